@@ -1,0 +1,158 @@
+"""The things that rooms hand to each other, and the shape legend.
+
+B labeled images in a batch, U unlabeled images, N either, K classes, C image channels, D feature channels,
+H W crop or image size, h w feature map size. Images are float32 in [0, 1], unnormalized. Labels are int64 with
+IGNORE where nothing is known, padding included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fewmask.randomness import Noise, Randomness
+
+IGNORE = 255
+
+
+class Prediction(NamedTuple):
+    """What a network returns, always float32."""
+
+    logits: Tensor  # [N, K, h, w]
+    features: Tensor  # [N, D, h, w], the pixel features that the classifier reads
+
+
+@dataclass(frozen=True)
+class FlatImages:
+    """Images of any sizes in one flat buffer: pixel (y, x) of image i starts at offset[i] + (y * width[i] + x) * channels.
+
+    16-bit images are kept bit for bit in an int16 buffer (few tensor operations know uint16).
+    """
+
+    values: Tensor  # [total] uint8 or int16
+    offset: Tensor  # [n] int64
+    height: Tensor  # [n] int64
+    width: Tensor  # [n] int64
+    channels: int
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def to(self, device: torch.device) -> FlatImages:
+        moved = (tensor.to(device) for tensor in (self.values, self.offset, self.height, self.width))
+        return FlatImages(*moved, channels=self.channels)
+
+    def image(self, index: int) -> Tensor:
+        """One image as stored, [C, H, W] float32 in [0, 1] (labels: raw integers as float)."""
+        raw = self.raw(index)
+        return raw.float() / (255.0 if self.values.dtype == torch.uint8 else 65535.0)
+
+    def raw(self, index: int) -> Tensor:
+        """One image's integers, [C, H, W] (uint8, or int32 for 16-bit images)."""
+        height, width = int(self.height[index]), int(self.width[index])
+        start = int(self.offset[index])
+        flat = self.values[start : start + height * width * self.channels]
+        if flat.dtype == torch.int16:
+            flat = flat.to(torch.int32) & 0xFFFF
+        return flat.reshape(height, width, self.channels).permute(2, 0, 1)
+
+
+@dataclass(frozen=True)
+class ViewRequest:
+    """The views a method wants in its batches."""
+
+    strong: int = 0  # color-distorted copies of each unlabeled crop, drawn independently
+    unlabeled: bool = True  # False: the batch holds labeled images only
+    labeled_color: bool = False  # color noise on the labeled images, too
+    mixing: str = "none"  # "none" or "box"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's images, made on the device. An unlabeled image never brings a mask."""
+
+    image: Tensor  # [B, C, H, W] labeled, weak view (with color noise if the method asked for it)
+    label: Tensor  # [B, H, W] int64
+    image_index: Tensor  # [B] which labeled image
+    image_position: Tensor  # [B] global positions in the labeled batch
+    weak: Tensor  # [U, C, H, W] unlabeled, geometry only
+    valid: Tensor  # [U, H, W] bool, False on padding
+    strong: tuple[Tensor, ...]  # each [U, C, H, W]: the same crop with color noise
+    box: Tensor  # [U, H, W] bool, True where the mixing partner is pasted
+    partner: Tensor  # [U] index into this batch, never an image with itself
+    weak_index: Tensor  # [U] which unlabeled image
+    weak_position: Tensor  # [U] global positions in the unlabeled batch
+    stored: Mapping[str, Tensor] = field(default_factory=dict)  # PixelStore maps, each [U, *, h, w], same geometry
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands, as tensors, so that a step never asks the host."""
+
+    step: Tensor  # [] int64, within the stage
+    fraction: Tensor  # [] float32, step / steps of the stage
+    random: Randomness
+
+    def noise(self, learner: str, *positions: Tensor, dropout: float = 0.0, survival: float = 1.0) -> Noise:
+        """The model noise of `learner`'s forward pass over the concatenation of labeled and unlabeled samples."""
+        shifted = [position + (index << 20) for index, position in enumerate(positions)]
+        return Noise(self.random, learner, torch.cat(shifted), dropout, survival)
+
+
+@dataclass(frozen=True)
+class Term:
+    """One mean in a loss: weight * total / count, where count is summed over all ranks before the division."""
+
+    name: str
+    total: Tensor  # [] sum over this process's pixels
+    count: Tensor  # [] how many
+    weight: float | Tensor = 1.0
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A weighted sum of means. Kept as sums and counts so that N ranks give the loss of one process."""
+
+    terms: tuple[Term, ...]
+
+    @classmethod
+    def mean(cls, name: str, total: Tensor, count: Tensor) -> Loss:
+        return cls((Term(name, total, count),))
+
+    def __add__(self, other: Loss) -> Loss:
+        return Loss(self.terms + other.terms)
+
+    def __mul__(self, weight: float | Tensor) -> Loss:
+        return Loss(tuple(replace(term, weight=term.weight * weight) for term in self.terms))
+
+    __rmul__ = __mul__
+
+    def named(self, name: str) -> Loss:
+        return Loss(tuple(replace(term, name=name) for term in self.terms))
+
+    def value(self) -> Tensor:
+        """The loss of this process alone, [] (training reduces the counts first)."""
+        parts = [term.weight * term.total / term.count.clamp(min=1) for term in self.terms]
+        return torch.stack([part.reshape(()) for part in parts]).sum()
+
+
+@dataclass(frozen=True)
+class Update:
+    """Where the paper says "update": run backward for this optimizer's parameters and step it."""
+
+    optimizer: str
+    loss: Loss
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """`total = yield Reduce(tensor)`: the sum over all ranks."""
+
+    tensor: Tensor
+
+
+Step = Generator[Update | Reduce, Tensor | None, None]
