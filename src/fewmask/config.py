@@ -1,7 +1,7 @@
-"""Settings: one frozen section per room, read from a preset, a file and key=value overrides, in that order.
+"""Settings: one frozen section per room.
 
-Unknown keys are errors with a suggestion. A method's own settings stand above the method in its file; here they are a
-plain mapping that the method's table entry validates.
+A method's own settings stand above the method in its file; here they are a plain mapping that the method validates.
+`settings.py` turns presets, files and key=value words into a Config.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class Section(BaseModel):
 
 
 class DataSettings(Section):
+    root: str | None = Field(None, description="the data set's folder")
     layout: Literal["auto", "folder", "voc", "cityscapes", "camvid"] = Field(
         "auto", description="how the folder is laid out on disk; auto recognizes it"
     )

@@ -155,4 +155,13 @@ class Reduce:
     tensor: Tensor
 
 
-Step = Generator[Update | Reduce, Tensor | None, None]
+@dataclass(frozen=True)
+class Measure:
+    """Something worth a column in metrics.jsonl: total / count, both summed over the steps of a line and all ranks."""
+
+    name: str
+    total: Tensor  # []
+    count: Tensor  # []
+
+
+Step = Generator[Update | Reduce | Measure, Tensor | None, None]

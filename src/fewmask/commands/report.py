@@ -1,0 +1,94 @@
+"""From run folders to report pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fewmask.evaluation.inference import Predictor, segment
+from fewmask.report.contents import PictureRow, Report, Run
+from fewmask.report.curves import metric_series
+from fewmask.report.page import write_report
+from fewmask.training.networks import autocast_logits
+from fewmask.training.run import Outcome
+from fewmask.training.run_folder import RunFolder, describe_environment
+from fewmask.training.session import Session
+
+_PICTURES = 4
+
+
+def write_run_report(outcome: Outcome) -> Path:
+    """report.html of one run: pictures of validation images, scores, curves, settings."""
+    session, folder = outcome.session, outcome.folder
+    network = session.method.networks()[outcome.selected]
+    predictors = {outcome.selected: autocast_logits(network, session.engine.device, session.engine.precision)}
+    report = Report(
+        title=f"{session.config.method} on {session.dataset.root.name}",
+        classes=session.dataset.classes,
+        runs=[run_of(folder, session.config.method, seconds=outcome.pace.seconds)],
+        picture_titles=["image", "truth", *predictors],
+        pictures=picture_rows(session, predictors),
+        data=data_summary(session),
+        notes=session.dataset.notes,
+        next_commands=[f"fewmask evaluate {folder.path}", f"fewmask predict {folder.path} IMAGES --out masks"],
+        environment=describe_environment(),
+    )
+    write_report(folder.report, report)
+    return folder.report
+
+
+def run_of(folder: RunFolder, name: str, *, seconds: float | None = None, twin: bool = False) -> Run:
+    evaluation = folder.read_json(folder.evaluation.name)
+    return Run(
+        name=name,
+        evaluation=evaluation if evaluation["networks"] else None,
+        metrics=metric_series(folder.read_metrics()),
+        config=folder.read_config().model_dump(mode="json"),
+        seconds=seconds,
+        twin=twin,
+    )
+
+
+def picture_rows(
+    session: Session, predictors: Mapping[str, Predictor], count: int = _PICTURES
+) -> list[PictureRow]:
+    """Image, truth and each predictor's answer for a few validation images, spread over the set."""
+    images, labels = session.stores.val, session.stores.val_labels
+    if images is None or labels is None:
+        return []
+    rows = []
+    for index in _spread(len(images), count):
+        image = images.image(index).to(session.engine.device)
+        size = (int(labels.height[index]), int(labels.width[index]))
+        answers = [
+            segment([predictor], image, session.config.evaluation, size)[0].cpu().numpy()
+            for predictor in predictors.values()
+        ]
+        picture = _picture(image)
+        rows.append(PictureRow(session.dataset.val[index].name, [picture, labels.raw(index)[0].numpy(), *answers]))
+    return rows
+
+
+def data_summary(session: Session) -> dict[str, object]:
+    dataset = session.dataset
+    return {
+        "folder": str(dataset.root),
+        "layout": dataset.layout,
+        "labeled": len(dataset.labeled),
+        "unlabeled": len(dataset.unlabeled),
+        "validation": len(dataset.val),
+        "split checksum": session.checksums["split"],
+    }
+
+
+def _picture(image: torch.Tensor) -> np.ndarray:
+    """[C, H, W] in [0, 1] as [H, W, 3] uint8; gray is repeated, further channels are left out."""
+    shown = image.expand(3, -1, -1) if len(image) == 1 else image[:3]
+    return (shown * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+
+
+def _spread(total: int, count: int) -> Sequence[int]:
+    return sorted({round(index * (total - 1) / max(count - 1, 1)) for index in range(min(count, total))})

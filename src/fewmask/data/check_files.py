@@ -1,0 +1,106 @@
+"""What the data check learns from each file; every file is decoded once, by a pool of threads."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fewmask.data.check_masks import MaskValues, mask_values
+from fewmask.data.check_report import CODES, Finding
+from fewmask.data.dataset import MaskCoding, Sample
+from fewmask.data.imagefile import Header, read_header
+from fewmask.data.masks import decode_mask, is_color, read_raw_mask
+from fewmask.data.paths import outside_root, relative
+from fewmask.data.problem import DataProblem
+from fewmask.data.reading import read_image
+from fewmask.errors import DataError
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """A decoded image in a few numbers."""
+
+    header: Header
+    channels: int
+    depth: int  # bits per channel
+    digest: bytes | None  # of the pixels; none for a blank image, which may resemble another without being its copy
+
+
+@dataclass(frozen=True)
+class SampleFacts:
+    """One sample and what its files hold; None where a file is missing or unreadable, which `problems` explains."""
+
+    sample: Sample
+    split: str
+    image: ImageFacts | None = None
+    mask: MaskValues | None = None
+    problems: tuple[Finding, ...] = field(default=())
+
+
+def examine(
+    root: Path, samples: Sequence[tuple[str, Sample]], coding: MaskCoding, max_pixels: int
+) -> list[SampleFacts]:
+    """The facts of (split, sample) pairs, in their order."""
+
+    def one(item: tuple[str, Sample]) -> SampleFacts:
+        return _sample_facts(root, *item, coding, max_pixels)
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return list(pool.map(one, samples))
+
+
+def problem(error: DataError, root: Path) -> Finding:
+    """The finding that an error stands for."""
+    code = getattr(error, "code", "unusable")
+    where = relative(root, Path(error.where)) if error.where else ""
+    return Finding(code if code in CODES else "unusable", "" if where == "." else where, error.what, error.fix)
+
+
+def _sample_facts(root: Path, split: str, sample: Sample, coding: MaskCoding, max_pixels: int) -> SampleFacts:
+    problems: list[Finding] = []
+    image, mask = None, None
+    try:
+        image = _image_facts(root, sample.image, max_pixels)
+    except DataError as error:
+        problems.append(problem(error, root))
+    try:
+        mask = _mask_facts(root, sample, coding, max_pixels)
+    except DataError as error:
+        problems.append(problem(error, root))
+    return SampleFacts(sample, split, image, mask, tuple(problems))
+
+
+def _image_facts(root: Path, path: Path, max_pixels: int) -> ImageFacts:
+    _require_inside(root, path)
+    header = read_header(path, max_pixels=max_pixels)
+    pixels = read_image(path, max_pixels=max_pixels)  # [H, W, C]
+    digest = hashlib.blake2b(repr((pixels.shape, pixels.dtype.str)).encode(), digest_size=16)
+    digest.update(pixels.data)
+    blank = bool((pixels == pixels[:1, :1]).all())
+    return ImageFacts(header, pixels.shape[2], 8 * pixels.itemsize, None if blank else digest.digest())
+
+
+def _mask_facts(root: Path, sample: Sample, coding: MaskCoding, max_pixels: int) -> MaskValues | None:
+    path = sample.mask
+    if path is None:
+        return None
+    _require_inside(root, path)
+    header = read_header(path, max_pixels=max_pixels)
+    if header.format == "JPEG":
+        what = "the mask is a JPEG, whose compression changes label values"
+        fix = "export the mask from the labeling tool as PNG; converting this file does not bring the labels back"
+        raise DataProblem("jpeg-mask", what, where=path, fix=fix)
+    raw = read_raw_mask(path, max_pixels=max_pixels, colors=coding.kind == "color")
+    if coding.kind == "index" and is_color(raw):
+        decode_mask(raw, coding, path)  # raises, and says which colors there are
+    return mask_values(raw, coding, header)
+
+
+def _require_inside(root: Path, path: Path) -> None:
+    if outside_root(root, path):
+        what = f"the file lies outside the data folder, at {path.resolve()}"
+        raise DataProblem("outside-root", what, where=path, fix="copy it into the data folder, or train on that folder")

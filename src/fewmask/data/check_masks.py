@@ -1,0 +1,112 @@
+"""What the data check reads out of a mask's numbers: classes, strangers among them, and traces of resampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fewmask.data.check_report import Finding
+from fewmask.data.dataset import MaskCoding
+from fewmask.data.imagefile import Header
+from fewmask.data.masks import valid_text
+from fewmask.types import IGNORE
+
+_SHOWN = 6  # strange values named in a message
+_EDGE_VALUES = 4  # resampling leaves at least so many different strangers
+_EDGE_SHARE = 0.8  # of them, so many touch a valid pixel
+
+
+@dataclass(frozen=True)
+class MaskValues:
+    """A mask in a few numbers."""
+
+    header: Header
+    values: frozenset[int]  # the file's own numbers; colors as 0xRRGGBB
+    class_pixels: dict[int, int]  # class (or IGNORE) -> pixels
+    strangers: dict[int, int]  # numbers that are neither a class nor ignore -> pixels
+    soft: bool  # the strangers look like resampled edges
+
+    @property
+    def only_ignore(self) -> bool:
+        return not self.strangers and set(self.class_pixels) <= {IGNORE}
+
+
+def mask_values(raw: np.ndarray, coding: MaskCoding, header: Header) -> MaskValues:
+    """Counts of a mask's own numbers, [H, W] integers or [H, W, 3] colors."""
+    numbers = _numbers(raw, coding)  # [H, W] int64
+    known = _known(coding)
+    values, counts = _counted(numbers)
+    class_pixels: dict[int, int] = {}
+    strangers: dict[int, int] = {}
+    for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+        if value in known:
+            class_pixels[known[value]] = class_pixels.get(known[value], 0) + count
+        else:
+            strangers[value] = count
+    soft = len(strangers) >= _EDGE_VALUES and _along_edges(np.isin(numbers, list(strangers)))
+    return MaskValues(header, frozenset(values.tolist()), class_pixels, strangers, soft)
+
+
+def value_finding(mask: MaskValues, coding: MaskCoding, path: str) -> Finding | None:
+    """What is wrong with a mask's numbers, if anything."""
+    if not mask.strangers:
+        return None
+    pixels, valid = sum(mask.strangers.values()), valid_text(coding)
+    if mask.soft:
+        shown = _listed(list(mask.strangers), coding)
+        message = f"{pixels} pixels hold values in between ({shown}), nearly all along edges; valid: {valid}"
+        fix = "export the mask again without smoothing; if you resize it, use nearest neighbor; save as PNG"
+        return Finding("gray-edges", path, message, fix)
+    shown = _listed(list(mask.strangers), coding, mask.strangers)
+    noun = "values" if coding.kind == "index" else "colors"
+    message = f"{noun} outside the classes: {shown}; valid: {valid}"
+    fix = "correct the mask, add the class to classes.txt or classes.yaml, or name the value with --ignore"
+    return Finding("label-outside-classes", path, message, fix)
+
+
+def _listed(values: list[int], coding: MaskCoding, counts: dict[int, int] | None = None) -> str:
+    texts = []
+    for value in values[:_SHOWN]:
+        text = str(value) if coding.kind == "index" else str((value >> 16, value >> 8 & 255, value & 255))
+        count = counts[value] if counts else 0
+        texts.append(f"{text} ({count} {'pixel' if count == 1 else 'pixels'})" if counts else text)
+    rest = len(values) - _SHOWN
+    return ", ".join(texts) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _numbers(raw: np.ndarray, coding: MaskCoding) -> np.ndarray:
+    wide = raw.astype(np.int64)
+    if coding.kind == "index":
+        return wide if raw.ndim == 2 else wide[:, :, 0]
+    if raw.ndim == 2:
+        return wide * 0x010101
+    return wide[:, :, 0] << 16 | wide[:, :, 1] << 8 | wide[:, :, 2]
+
+
+def _counted(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different numbers and how often each occurs; class indices are counted without sorting the pixels."""
+    if numbers.min() >= 0 and numbers.max() < 1 << 16:
+        counts = np.bincount(numbers.ravel())
+        values = counts.nonzero()[0]
+        return values, counts[values]
+    return np.unique(numbers, return_counts=True)
+
+
+def _known(coding: MaskCoding) -> dict[int, int]:
+    if coding.kind == "index":
+        return {**coding.lookup, **dict.fromkeys(coding.ignore, IGNORE)}
+    colors = {**coding.color_lookup, **dict.fromkeys(coding.ignore_colors, IGNORE)}
+    return {red << 16 | green << 8 | blue: label for (red, green, blue), label in colors.items()}
+
+
+def _along_edges(strange: np.ndarray) -> bool:
+    """Whether strange pixels form thin lines: nearly each lies within one pixel of a valid one, [H, W] bool."""
+    padded = np.pad(strange, 1, constant_values=True)
+    surrounded = np.ones_like(strange)
+    height, width = strange.shape
+    for down in range(3):
+        for right in range(3):
+            surrounded &= padded[down : down + height, right : right + width]
+    inner = int((strange & surrounded).sum())
+    return inner <= (1 - _EDGE_SHARE) * int(strange.sum()) and not bool(strange.all())

@@ -1,0 +1,74 @@
+"""The findings about one image and its mask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fewmask.data.check_files import SampleFacts
+from fewmask.data.check_masks import value_finding
+from fewmask.data.check_report import Finding, Level
+from fewmask.data.dataset import MaskCoding
+from fewmask.data.imagefile import Header
+from fewmask.data.paths import relative
+
+
+def pair_findings(root: Path, facts: SampleFacts, coding: MaskCoding) -> Iterator[tuple[Level, Finding]]:
+    """What is wrong with one sample. The hidden truth of an unlabeled image can only give warnings."""
+    sample = facts.sample
+    for finding in facts.problems:
+        hidden_truth = facts.split == "unlabeled" and finding.path != relative(root, sample.image)
+        yield "warning" if hidden_truth else "error", finding
+    if sample.mask is None:
+        if facts.split != "unlabeled":
+            yield "error", _missing_mask(root, sample.image)
+        return
+    if facts.mask is None:
+        return
+    level: Level = "warning" if facts.split == "unlabeled" else "error"
+    path = relative(root, sample.mask)
+    if facts.image is not None and facts.image.header.size != facts.mask.header.size:
+        yield level, _size_mismatch(path, relative(root, sample.image), facts.image.header, facts.mask.header)
+    if strange := value_finding(facts.mask, coding, path):
+        yield level, strange
+    if facts.mask.only_ignore and facts.split != "unlabeled":
+        yield "warning", _empty_mask(path, facts.split)
+
+
+def _missing_mask(root: Path, image: Path) -> Finding:
+    path = relative(root, image)
+    parts = Path(path).with_suffix(".png").parts
+    own = Path(*("masks" if part == "images" else part for part in parts)).as_posix()
+    fix = (
+        f"add {own}, or move the image to unlabeled/"
+        if "images" in parts
+        else "add its mask to those of the other images"
+    )
+    return Finding("missing-mask", path, "the image has no mask", fix)
+
+
+def _empty_mask(path: str, split: str) -> Finding:
+    use = "nothing can be learned from this image" if split == "labeled" else "this image is not scored"
+    fix = "label it, move its image to unlabeled/, or set --foreground if one of its values means a class"
+    return Finding("empty-mask", path, f"the mask holds only ignore, so {use}", fix)
+
+
+def _size_mismatch(path: str, image_path: str, image: Header, mask: Header) -> Finding:
+    readings = f"the image is {_reading(image)}; the mask is {_reading(mask)}"
+    message = f"size differs from {image_path} (width x height): {readings}"
+    if image.raw_size == mask.raw_size or image.size == mask.raw_size or image.raw_size == mask.size:
+        turned = "image" if image.orientation != 1 else "mask"
+        fix = f"remove the EXIF orientation of the {turned}, or give image and mask the same orientation"
+    else:
+        fix = f"re-export the mask at {_text(image.size)}, the size of its image"
+    return Finding("size-mismatch", path, message, fix)
+
+
+def _reading(header: Header) -> str:
+    if header.orientation == 1:
+        return f"{_text(header.size)} (no EXIF orientation)"
+    return f"{_text(header.size)} with its EXIF orientation {header.orientation}, {_text(header.raw_size)} without"
+
+
+def _text(size: tuple[int, int]) -> str:
+    return f"{size[1]}x{size[0]}"

@@ -1,0 +1,127 @@
+"""The findings about a data set as a whole: its splits, classes, channels and copies."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fewmask.data.check_files import SampleFacts
+from fewmask.data.check_report import Finding, Level
+from fewmask.data.dataset import Dataset
+from fewmask.data.paths import relative
+from fewmask.types import IGNORE
+
+Findings = Iterator[tuple[Level, Finding]]
+
+
+def split_findings(dataset: Dataset) -> Findings:
+    """Splits that are empty."""
+    if not dataset.labeled:
+        message, fix = "there is no labeled image to learn from", "put images in images/ and their masks in masks/"
+        yield "error", Finding("no-labeled", "", message, fix)
+    if not dataset.unlabeled:
+        fix = "put images without masks in unlabeled/, or keep part of the labels with --labels"
+        message = "there is no unlabeled image: only the supervised method makes sense"
+        yield "warning", Finding("no-unlabeled", _folder(dataset, "unlabeled"), message, fix)
+    if not dataset.val:
+        message = "there is no validation image: nothing can be scored, and no network chosen, on held-out labels"
+        fix = "add val/images and val/masks, or hold out labeled images with data.holdout=0.2"
+        yield "warning", Finding("no-val", _folder(dataset, "val"), message, fix)
+
+
+def channel_findings(root: Path, facts: Sequence[SampleFacts]) -> Findings:
+    """Images whose number of channels or bit depth is not that of most."""
+    images = [(item, item.image) for item in facts if item.image is not None]
+    channels = most_common([image.channels for _, image in images])
+    depth = most_common([image.depth for _, image in images])
+    training = [image.channels for item, image in images if item.split in ("labeled", "unlabeled")]
+    for item, image in images:
+        path = relative(root, item.sample.image)
+        if image.channels > max(training, default=image.channels):
+            message = f"the image has {_channel_text(image.channels)}, the training images have {channels}"
+            yield (
+                "error",
+                Finding("wrong-channels", path, message, "convert the image to gray, like the training images"),
+            )
+        elif image.channels != channels:
+            message = f"the image has {_channel_text(image.channels)}, most have {channels}; gray is repeated as RGB"
+            fix = "convert the images to the same number of channels, all gray or all RGB, unless that is meant"
+            yield "warning", Finding("wrong-channels", path, message, fix)
+        if image.depth != depth:
+            message = f"the image is {image.depth}-bit, most are {depth}-bit; each is scaled by its own largest value"
+            fix = "convert the images to one bit depth, unless both fill their range"
+            yield "warning", Finding("mixed-depth", path, message, fix)
+
+
+def duplicate_findings(root: Path, facts: Sequence[SampleFacts]) -> Findings:
+    """Images with the same pixels: an error where a labeled image is scored again in val or test."""
+    first: dict[bytes, SampleFacts] = {}
+    for item in facts:
+        if item.image is None or item.image.digest is None:
+            continue
+        original = first.setdefault(item.image.digest, item)
+        if original is not item:
+            yield _duplicate(root, original, item)
+
+
+def _duplicate(root: Path, original: SampleFacts, copy: SampleFacts) -> tuple[Level, Finding]:
+    path, source = relative(root, copy.sample.image), relative(root, original.sample.image)
+    level: Level = "error" if original.split == "labeled" and copy.split in ("val", "test") else "warning"
+    if original.split == copy.split:
+        message, fix = f"the same pixels as {source}, also {copy.split}", "remove one of the two"
+    else:
+        message = f"this {copy.split} image has the same pixels as the {original.split} image {source}"
+        kept = "unlabeled" if copy.split == "unlabeled" else original.split
+        fix = f"remove it from {kept}" if level == "warning" else f"remove it from {copy.split} or from labeled"
+    return level, Finding("duplicate-image", path, message, fix)
+
+
+def class_findings(root: Path, dataset: Dataset, facts: Sequence[SampleFacts], ignore_chosen: bool) -> Findings:
+    """Classes that the labeled masks do not show."""
+    masks = [item.mask for item in facts if item.split == "labeled" and item.mask is not None]
+    folder = _common_folder(root, dataset)
+    found = {label for mask in masks for label in mask.class_pixels if label != IGNORE}
+    if not found:
+        if masks and all(mask.only_ignore for mask in masks):
+            message, fix = (
+                "every labeled mask holds only ignore",
+                "label images, or set --foreground for two-class masks",
+            )
+            yield "error", Finding("no-labeled", folder, message, fix)
+        return
+    names = dataset.classes.names
+    values = frozenset[int]().union(*(mask.values for mask in masks))
+    if dataset.coding.kind == "index" and values == {0, 255} and len(names) > 2 and not ignore_chosen:
+        message = f"all labeled masks hold only 0 and 255, but {len(names)} classes are declared, so 255 means ignore"
+        fix = "declare two classes and use --foreground 255, or say --ignore 255 if it is ignore"
+        yield "error", Finding("binary-ambiguous", folder, message, fix)
+    elif len(found) == 1:
+        message = f"all labeled pixels are `{names[min(found)]}`: there is nothing to tell apart"
+        yield "warning", Finding("single-class", folder, message, "label images that show the other classes, too")
+    else:
+        for label, name in enumerate(names):
+            if label not in found:
+                message = f"class {label}, `{name}`, has no pixel in the labeled masks and cannot be learned"
+                fix = f"label an image that shows `{name}`, choose other labeled images, or drop the class"
+                yield "warning", Finding("class-absent", folder, message, fix)
+
+
+def most_common(values: Sequence[int]) -> int:
+    """The most frequent value, the first seen among equals; 0 of nothing."""
+    return Counter(values).most_common(1)[0][0] if values else 0
+
+
+def _channel_text(channels: int) -> str:
+    return "1 channel" if channels == 1 else f"{channels} channels"
+
+
+def _folder(dataset: Dataset, name: str) -> str:
+    return name if dataset.layout == "folder" else ""
+
+
+def _common_folder(root: Path, dataset: Dataset) -> str:
+    parents = {os.fspath(sample.mask.parent) for sample in dataset.labeled if sample.mask is not None}
+    common = relative(root, Path(os.path.commonpath(parents))) if parents else ""
+    return "" if common == "." else common

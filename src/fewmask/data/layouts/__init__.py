@@ -1,0 +1,1 @@
+"""Public data sets, read as they lie on disk."""

@@ -1,0 +1,124 @@
+"""From images to class probabilities: whole images, or overlapping tiles with blended seams."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fewmask.config import EvaluationSettings
+
+Predictor = Callable[[Tensor], Tensor]  # images [N, C, H, W] -> logits [N, K, h, w]
+Window = tuple[int, Tensor]  # where it starts, and its share of each position, [length]
+
+
+@torch.no_grad()
+def probabilities(networks: Sequence[Predictor], images: Tensor, *, size: tuple[int, int]) -> Tensor:
+    """Mean over the networks of the softmax of their logits, upsampled to `size` first, [N, K, *size] float32."""
+    total: Tensor | None = None
+    for network in networks:
+        logits = network(images).float()  # [N, K, h, w]
+        if logits.shape[-2:] != size:
+            logits = F.interpolate(logits, size, mode="bilinear", align_corners=False)
+        probability = logits.softmax(dim=1)  # [N, K, H, W]
+        total = probability if total is None else total.add_(probability)
+    assert total is not None, "at least one network"
+    return total.div_(len(networks))
+
+
+def predict_whole(networks: Sequence[Predictor], images: Tensor, *, size: tuple[int, int] | None = None) -> Tensor:
+    """Probabilities of whole images in one pass, [N, K, *size]; none: the images' own size."""
+    return probabilities(networks, images, size=size or (images.shape[-2], images.shape[-1]))
+
+
+def predict_tiled(
+    networks: Sequence[Predictor],
+    image: Tensor,
+    *,
+    tile: tuple[int, int],
+    overlap: float,
+    batch: int,
+    device: torch.device | None = None,
+    accumulate: torch.device | None = None,
+) -> Tensor:
+    """Probabilities of one image [C, H, W] from overlapping tiles, [K, H, W] float32.
+
+    Tiles run on `device` and are summed on `accumulate` (both by default where the image lies), so that an image whose
+    probabilities do not fit on the GPU is summed in main memory. An image smaller than a tile is one tile of its size.
+    """
+    height, width = image.shape[-2:]
+    rows, columns = windows(height, tile[0], overlap), windows(width, tile[1], overlap)
+    size = (len(rows[0][1]), len(columns[0][1]))
+    where = accumulate or image.device
+    total: Tensor | None = None
+    grid = list(product(rows, columns))
+    for first in range(0, len(grid), batch):
+        group = grid[first : first + batch]
+        crops = [image[:, top : top + size[0], left : left + size[1]] for (top, _), (left, _) in group]
+        probability = probabilities(networks, torch.stack(crops).to(device or image.device), size=size).to(where)
+        if total is None:
+            total = torch.zeros(probability.shape[1], height, width, device=where)  # [K, H, W]
+        for one, ((top, row_share), (left, column_share)) in zip(probability, group, strict=True):
+            share = (row_share[:, None] * column_share).to(where)  # [h, w]
+            total[:, top : top + size[0], left : left + size[1]] += one * share
+    assert total is not None, "every image has at least one window"
+    return total
+
+
+def windows(length: int, tile: int, overlap: float) -> list[Window]:
+    """Windows that cover one axis exactly, the last one shifted inside, with smooth positive shares that sum to one.
+
+    Along both axes together the share of a tile is the product, so nothing has to be divided after blending.
+    """
+    tile = min(tile, length)
+    stride = max(1, tile - round(tile * overlap))
+    count = math.ceil((length - tile) / stride) + 1
+    starts = [min(index * stride, length - tile) for index in range(count)]
+    # A raised cosine sampled at pixel centers: a tile's border, which sees little context, counts least.
+    hill = torch.sin(torch.pi * (torch.arange(tile, dtype=torch.float64) + 0.5) / tile) ** 2  # [tile]
+    total = torch.zeros(length, dtype=torch.float64)
+    for start in starts:
+        total[start : start + tile] += hill
+    return [(start, (hill / total[start : start + tile]).float()) for start in starts]
+
+
+def predict(
+    networks: Sequence[Predictor],
+    images: Tensor,
+    settings: EvaluationSettings,
+    size: tuple[int, int] | None = None,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Probabilities in the mode that the settings ask for, [N, K, *size], where the images lie.
+
+    `size` is the images' own and `device`, where the networks run, is the images' own unless given.
+    """
+    if settings.mode == "whole":
+        return predict_whole(networks, images.to(device or images.device), size=size).to(images.device)
+    tiled = torch.stack(
+        [
+            predict_tiled(
+                networks, image, tile=settings.tile, overlap=settings.overlap, batch=settings.batch, device=device
+            )
+            for image in images
+        ]
+    )  # [N, K, H, W]
+    if size is None or tiled.shape[-2:] == size:
+        return tiled
+    return F.interpolate(tiled, size, mode="bilinear", align_corners=False)
+
+
+def segment(
+    networks: Sequence[Predictor],
+    image: Tensor,
+    settings: EvaluationSettings,
+    size: tuple[int, int] | None = None,
+    device: torch.device | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The label map (uint8) and the probability of that label (float32) of one image [C, H, W], both [H, W]."""
+    confidence, label = predict(networks, image[None], settings, size, device)[0].max(dim=0)
+    return label.to(torch.uint8), confidence

@@ -1,0 +1,42 @@
+"""Mean teachers: exponential moving averages of a student."""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Buffers = Literal["copied", "averaged"]
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def teacher_of(student: Network) -> Network:
+    """A copy that never trains."""
+    teacher = copy.deepcopy(student)
+    return teacher.requires_grad_(False).eval()
+
+
+def warmed_decay(decay: float, step: Tensor) -> Tensor:
+    """min(decay, 1 - 1 / (step + 1)): the plain mean of the first steps, then the moving average. [] float32."""
+    return (1 - 1 / (step + 1.0)).clamp(max=decay)
+
+
+@torch.no_grad()
+def ema_update(teacher: nn.Module, student: nn.Module, decay: float | Tensor, buffers: Buffers = "copied") -> None:
+    """teacher <- decay * teacher + (1 - decay) * student; counters are always copied.
+
+    buffers: BatchNorm statistics are copied from the student, or averaged like the weights.
+    """
+    slow, fast = list(teacher.parameters()), list(student.parameters())
+    slow_buffers, fast_buffers = list(teacher.buffers()), list(student.buffers())
+    averaged = [buffers == "averaged" and buffer.is_floating_point() for buffer in slow_buffers]
+    slow += [buffer for buffer, average in zip(slow_buffers, averaged, strict=True) if average]
+    fast += [buffer for buffer, average in zip(fast_buffers, averaged, strict=True) if average]
+    step = torch._foreach_sub(fast, slow)
+    torch._foreach_mul_(step, 1 - decay)
+    torch._foreach_add_(slow, step)
+    for old, new, average in zip(slow_buffers, fast_buffers, averaged, strict=True):
+        if not average:
+            old.copy_(new)

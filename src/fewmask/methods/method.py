@@ -1,0 +1,67 @@
+"""What a method is: a small module that owns its networks and whose step reads like its paper's algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from fewmask.config import Section, Share
+from fewmask.learning.losses import LabeledLoss
+from fewmask.networks.segmentation import SegmentationNetwork
+from fewmask.randomness import Noise
+from fewmask.types import Batch, Progress, Step, ViewRequest
+
+BuildNetwork = Callable[[str], SegmentationNetwork]  # learner name -> freshly initialized network
+
+
+class MethodSettings(Section):
+    """The model noise that every method can put on its students."""
+
+    dropout: Share = Field(0.0, description="probability of dropout before the classifier (paper: 0.5)")
+    stochastic_depth: Share = Field(1.0, description="survival rate of each residual block (paper: 0.8); 1 is off")
+
+
+class Method(nn.Module):
+    """Owns networks, names what trains and what ships, and yields updates.
+
+    Networks that train are in train mode, all others in eval mode, whatever `train()` is told.
+    """
+
+    Settings: ClassVar[type[MethodSettings]] = MethodSettings
+    paper: ClassVar[str] = ""
+    capturable: ClassVar[bool] = True  # the step is a pure tensor program
+    predictors: ClassVar[tuple[str, ...]]  # networks that are scored; the first ships when there is nothing to choose by
+    ensemble: ClassVar[tuple[str, ...]] = ()  # predictors whose mean softmax is scored, too
+
+    def __init__(self, settings: MethodSettings, labeled_loss: LabeledLoss) -> None:
+        super().__init__()
+        self.noise_settings = settings
+        self.labeled_loss = labeled_loss
+
+    @property
+    def views(self) -> ViewRequest:
+        raise NotImplementedError
+
+    def trained(self) -> dict[str, SegmentationNetwork]:
+        """Optimizer name -> the network it updates."""
+        raise NotImplementedError
+
+    def step(self, batch: Batch, progress: Progress) -> Step:
+        raise NotImplementedError
+
+    def noise(self, progress: Progress, learner: str, *positions: Tensor) -> Noise:
+        """The model noise of one forward pass, at the rates of the settings."""
+        rates = self.noise_settings
+        return progress.noise(learner, *positions, dropout=rates.dropout, survival=rates.stochastic_depth)
+
+    def networks(self) -> dict[str, SegmentationNetwork]:
+        return {name: child for name, child in self.named_children() if isinstance(child, SegmentationNetwork)}
+
+    def train(self, mode: bool = True) -> Method:
+        super().train(False)
+        for network in self.trained().values():
+            network.train(mode)
+        return self

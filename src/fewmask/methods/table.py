@@ -1,0 +1,48 @@
+"""The methods there are, in one explicit table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fewmask.errors import ConfigError
+from fewmask.learning.losses import LabeledLoss
+from fewmask.methods.mean_teacher import MeanTeacher
+from fewmask.methods.method import BuildNetwork, Method
+from fewmask.methods.supervised import Supervised
+from fewmask.settings import read_section
+
+METHODS: dict[str, type[Method]] = {
+    "supervised": Supervised,
+    "mean_teacher": MeanTeacher,
+}
+
+
+def method_class(name: str) -> type[Method]:
+    if name not in METHODS:
+        raise ConfigError(f"there is no method {name!r}", where="method", fix=", ".join(METHODS))
+    return METHODS[name]
+
+
+def create_method(name: str, settings: Mapping[str, Any], build: BuildNetwork, labeled_loss: LabeledLoss) -> Method:
+    kind = method_class(name)
+    read = read_section(kind.Settings, settings, where=f"settings of method {name}")
+    return kind(read, build, labeled_loss)  # type: ignore[call-arg, arg-type]
+
+
+def describe_methods() -> list[dict[str, Any]]:
+    """Name, one sentence, paper, and every switch with its meaning and default."""
+    return [
+        {
+            "name": name,
+            "summary": (__import__(kind.__module__, fromlist=["x"]).__doc__ or "").strip().splitlines()[0],
+            "loss": (kind.__doc__ or "").strip().splitlines()[0],
+            "paper": kind.paper,
+            "predictors": list(kind.predictors),
+            "settings": {
+                key: {"default": field.default, "meaning": field.description}
+                for key, field in kind.Settings.model_fields.items()
+            },
+        }
+        for name, kind in METHODS.items()
+    ]

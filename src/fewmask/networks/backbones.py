@@ -1,0 +1,114 @@
+"""timm backbones as one feature map at exactly the stride that was asked for.
+
+timm dilates many convolutional networks down to stride 8. Where the deepest features are still coarser than asked
+(always at stride 4, and in networks that timm cannot dilate) they are enlarged and joined with the network's own
+features at the asked stride.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fewmask.config import NetworkSettings
+from fewmask.errors import ConfigError
+from fewmask.networks.model_noise import DepthRule, PassNoise, ResidualGate, install_gates, settle_gates
+from fewmask.networks.timm_bodies import Body, bodies, feature_maps
+from fewmask.randomness import Noise
+
+STRIDES = (4, 8, 16, 32)
+
+
+class Backbone(nn.Module):
+    """A timm network whose deepest level, joined with a finer one where needed, is the feature map."""
+
+    def __init__(self, name: str, body: Body, image_channels: int, stride: int, depth_rule: DepthRule) -> None:
+        super().__init__()
+        self.name = name
+        self.body = body.module
+        self.arguments = body.arguments
+        self.only_size = body.only_size
+        self.image_channels = image_channels
+        self.stride = stride
+        self.deep_stride = int(body.levels[-1].stride)
+        self.fine = _fine_level(body, stride)  # the level that the deepest one is joined with, if any
+        self.channels = body.levels[-1].channels + (body.levels[self.fine].channels if self.fine is not None else 0)
+        self.noise = PassNoise()
+        self.residual_blocks = _gated_blocks(body, self.noise, image_channels, depth_rule)
+
+    @property
+    def timm_config(self) -> dict[str, Any]:
+        """timm's description of the model and its published weights."""
+        config: Any = self.body.pretrained_cfg
+        return dict(config)
+
+    def forward(self, images: Tensor, noise: Noise | None = None) -> Tensor:
+        """Normalized images [N, C, H, W] to features [N, D, h, w], h = H / stride rounded up."""
+        if self.only_size is not None and tuple(images.shape[2:]) != self.only_size:
+            raise ConfigError(
+                f"{self.name} takes images of {self.only_size} only, not {tuple(images.shape[2:])}",
+                where="network.backbone",
+                fix="that size for crops and tiles, or another backbone",
+            )
+        with self.noise.set_to(noise):
+            maps = feature_maps(self.body, images)
+        if self.fine is None:
+            return maps[-1]
+        fine = maps[self.fine]
+        enlarged = F.interpolate(maps[-1], size=fine.shape[2:], mode="bilinear", align_corners=False)
+        return torch.cat([enlarged, fine], dim=1)
+
+
+def create_backbone(settings: NetworkSettings, image_channels: int) -> Backbone:
+    """The backbone at the asked stride, or an error that lists the strides that can be had."""
+    body = _body_with_stride(settings, image_channels, settings.stride)
+    if body is not None:
+        return Backbone(settings.backbone, body, image_channels, settings.stride, settings.stochastic_depth)
+    strides = available_strides(settings, image_channels)
+    raise ConfigError(
+        f"{settings.backbone} cannot give features at stride {settings.stride}",
+        where="network.stride",
+        fix=", ".join(map(str, strides)) if strides else f"another backbone; this one has none of {STRIDES}",
+    )
+
+
+def available_strides(settings: NetworkSettings, image_channels: int = 3) -> list[int]:
+    """Every stride that the backbone can give, found by trying."""
+    found = {
+        level.stride
+        for body in bodies(settings, image_channels, STRIDES[0])
+        for level in body.levels
+        if level.stride <= body.levels[-1].stride
+    }
+    return [stride for stride in STRIDES if stride in found]
+
+
+def _body_with_stride(settings: NetworkSettings, image_channels: int, stride: int) -> Body | None:
+    for body in bodies(settings, image_channels, stride):
+        if body.levels[-1].stride == stride or _fine_level(body, stride) is not None:
+            return body
+    return None
+
+
+def _fine_level(body: Body, stride: int) -> int | None:
+    """The deepest level at the asked stride, if the network goes on to coarser ones."""
+    found = [index for index, level in enumerate(body.levels) if level.stride == stride]
+    return found[-1] if found and body.levels[-1].stride > stride else None
+
+
+@torch.no_grad()
+def _gated_blocks(body: Body, shared: PassNoise, image_channels: int, rule: DepthRule) -> int:
+    """Gate the residual blocks and find by a forward pass which gates are in use, and in which order."""
+    called: list[ResidualGate] = []
+    handles = []
+    for gate in install_gates(body.module, shared):
+        handles.append(gate.register_forward_hook(lambda module, *_: called.append(module)))
+    body.module.eval()
+    feature_maps(body.module, body.probe(image_channels))
+    body.module.train()
+    for handle in handles:
+        handle.remove()
+    return settle_gates(body.module, called, rule)

@@ -1,0 +1,23 @@
+"""What every head is made of: an embedding that gives the pixel feature, and a classifier that reads it."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+class Head(nn.Module):
+    """An embedding to [N, D, h, w] and a classifier to [N, K, h, w]; dropout acts in between."""
+
+    def __init__(self, embedding: nn.Module, classifier: nn.Module, feature_channels: int) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.classifier = classifier
+        self.feature_channels = feature_channels
+
+
+def small_normal(layer: nn.Conv2d) -> nn.Conv2d:
+    """The classifier's start, N(0, 0.01) and no offset: all classes are about equally likely at first."""
+    nn.init.normal_(layer.weight, std=0.01)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer

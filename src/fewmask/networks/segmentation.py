@@ -1,0 +1,93 @@
+"""The network that methods see: images in [0, 1] go in, class scores and pixel features come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fewmask.errors import ConfigError
+from fewmask.networks.backbones import Backbone
+from fewmask.networks.heads import Head
+from fewmask.networks.model_noise import dropped_out
+from fewmask.networks.weight_matching import WeightReport
+from fewmask.randomness import Noise
+from fewmask.types import Prediction
+
+
+class SegmentationNetwork(nn.Module):
+    """A backbone and a head. Only `noise` makes a pass random; train() and eval() govern BatchNorm alone."""
+
+    mean: Tensor  # [C, 1, 1]
+    std: Tensor  # [C, 1, 1]
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        head: Head,
+        *,
+        num_classes: int,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        dropout: Literal["channel", "element"] = "channel",
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.num_classes = num_classes
+        self.dropout = dropout
+        self.weights = WeightReport("drawn at random")
+        self.register_buffer("mean", torch.tensor(mean).reshape(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).reshape(-1, 1, 1))
+
+    @property
+    def stride(self) -> int:
+        return self.backbone.stride
+
+    @property
+    def feature_channels(self) -> int:
+        return self.head.feature_channels
+
+    @property
+    def supports_stochastic_depth(self) -> bool:
+        return self.backbone.residual_blocks > 0
+
+    def backbone_parameters(self) -> Iterator[nn.Parameter]:
+        return self.backbone.parameters()
+
+    def head_parameters(self) -> Iterator[nn.Parameter]:
+        return self.head.parameters()
+
+    def forward(self, images: Tensor, noise: Noise | None = None) -> Prediction:
+        """images [N, C, H, W] in [0, 1]; one row of noise per image. Without noise the pass is deterministic."""
+        self._check_noise(images, noise)
+        maps = self.backbone((images - self.mean) / self.std, noise)  # [N, C', h, w]
+        features = _full_precision(self.head.embedding(maps))  # [N, D, h, w]
+        # Scores are compared with thresholds such as 0.95, which bfloat16 cannot tell from its neighbors.
+        with torch.autocast(images.device.type, enabled=False):
+            logits = self.head.classifier(dropped_out(features, noise, self.dropout))  # [N, K, h, w]
+        return Prediction(logits, features)
+
+    def _check_noise(self, images: Tensor, noise: Noise | None) -> None:
+        if noise is None:
+            return
+        if len(noise.position) != len(images):
+            raise ValueError(f"{len(images)} images but noise for {len(noise.position)} positions")
+        if not (0.0 <= noise.dropout < 1.0 and 0.0 < noise.survival <= 1.0):
+            raise ConfigError(
+                f"dropout {noise.dropout} with survival {noise.survival} leaves nothing of a feature or a block",
+                where="model noise",
+                fix="dropout from 0 to below 1, survival above 0 and up to 1",
+            )
+        if noise.survival < 1.0 and not self.supports_stochastic_depth:
+            raise ConfigError(
+                f"{self.backbone.name} has no residual blocks, so stochastic depth cannot be applied",
+                where="network.backbone",
+                fix="survival 1, or a backbone with residual blocks such as resnet50",
+            )
+
+
+def _full_precision(values: Tensor) -> Tensor:
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values

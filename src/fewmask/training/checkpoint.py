@@ -1,0 +1,84 @@
+"""Checkpoints: one flat state, written to a temporary name, synced, renamed; read with weights_only."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from fewmask.errors import CheckpointError
+
+FORMAT_VERSION = 1
+_NAME = re.compile(r"step_(\d{8})\.pt$")
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Readers see the old file or the whole new one, never a part, even if the machine stops here."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], keep: int) -> Path:
+    """Write the state of `step`, then drop all but the newest `keep` checkpoints."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step_{step:08d}.pt"
+    full = {"format_version": FORMAT_VERSION, "step": step, **state}
+    write_atomically(path, lambda file: torch.save(full, file))
+    for old in list_checkpoints(folder)[keep:]:
+        old.unlink()
+    return path
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Newest first."""
+    return sorted((path for path in folder.glob("step_*.pt") if _NAME.search(path.name)), reverse=True)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CheckpointError(
+            f"the checkpoint cannot be read ({type(error).__name__})", where=str(path), fix="an intact file; delete this one"
+        ) from error
+    if not isinstance(state, dict) or state.get("format_version") != FORMAT_VERSION:
+        raise CheckpointError(
+            f"the checkpoint has format {state.get('format_version') if isinstance(state, dict) else '?'}",
+            where=str(path),
+            fix=f"format {FORMAT_VERSION}, written by this version of fewmask",
+        )
+    return state
+
+
+def load_newest(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
+    """The newest readable checkpoint; damaged ones are passed over with a warning. None where there is none."""
+    damaged: CheckpointError | None = None
+    for path in list_checkpoints(folder):
+        try:
+            return load_checkpoint(path)
+        except CheckpointError as error:
+            warn(f"{path.name} is damaged and was passed over")
+            damaged = error
+    if damaged is not None:
+        raise damaged
+    return None
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,138 @@
+"""The engine runs a method's step: devices, precision, backward, clipping, ranks and the non-finite flag."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import ContextManager, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fewmask.errors import ConfigError
+from fewmask.methods.method import Method
+from fewmask.training.distributed import World
+from fewmask.types import Batch, Loss, Measure, Progress, Reduce, Update
+
+Precision = Literal["bf16", "fp32", "fp64"]
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The named device, or CUDA where there is one."""
+    if name is None or name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"{name!r} is not a device", where="--device", fix="cpu, cuda or cuda:0") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("this machine has no usable CUDA device", where="--device", fix="cpu, or leave --device away")
+    return device
+
+
+def choose_precision(asked: str, device: torch.device) -> Precision:
+    if asked == "auto":
+        return "bf16" if device.type == "cuda" else "fp32"
+    return asked  # type: ignore[return-value]
+
+
+def set_tf32(allowed: bool) -> None:
+    """fp32 means fp32: TF32 only where the settings ask for it."""
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+class Engine:
+    """Serves what a method's step yields."""
+
+    def __init__(
+        self,
+        method: Method,
+        optimizers: Mapping[str, Optimizer],
+        *,
+        device: torch.device,
+        precision: Precision = "fp32",
+        world: World | None = None,
+        clip: float | None = None,
+    ) -> None:
+        self.method, self.optimizers = method, optimizers
+        self.device, self.precision = device, precision
+        self.world = world or World()
+        self.clip = clip
+        self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)  # first step with a non-finite loss
+        self.sums: dict[str, Tensor] = {}  # metric name -> [2]: total and count since the last line of metrics
+
+    def autocast(self) -> ContextManager[object]:
+        if self.precision == "bf16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def step(self, batch: Batch, progress: Progress) -> None:
+        """One step of the method, update by update."""
+        requests = self.method.step(batch, progress)
+        answer: Tensor | None = None
+        while True:
+            try:
+                with self.autocast():
+                    request = requests.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            if isinstance(request, Update):
+                self._update(request, progress)
+            elif isinstance(request, Reduce):
+                answer = self.world.sum(request.tensor)
+            else:
+                self._measure(request)
+
+    def _update(self, update: Update, progress: Progress) -> None:
+        optimizer = self.optimizers[update.optimizer]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        loss, total = self._reduced(update.loss)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward(inputs=parameters)  # this optimizer's parameters only; frees the graph
+        self.world.sum_gradients(parameters)
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        finite = torch.isfinite(total) & torch.isfinite(norm)
+        if self.clip is not None:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.clip, norm)
+        optimizer.grad_scale, optimizer.found_inf = None, (~finite).float()  # type: ignore[attr-defined]
+        optimizer.step()
+        self.bad_step.copy_(torch.where(~finite & (self.bad_step < 0), progress.step, self.bad_step))
+        self._add(f"{update.optimizer}/gradient_norm", norm.detach(), self._once)
+
+    def _reduced(self, loss: Loss) -> tuple[Tensor, Tensor]:
+        """This rank's share of the global loss (with gradient), and the global loss; terms go into the metrics."""
+        counts = self.world.sum(torch.stack([term.count.detach() for term in loss.terms]))
+        shares = [term.total / count.clamp(min=1) for term, count in zip(loss.terms, counts, strict=True)]
+        for term, share in zip(loss.terms, shares, strict=True):
+            self._add(f"loss/{term.name}", share.detach(), self._once)
+        value = torch.stack([term.weight * share for term, share in zip(loss.terms, shares, strict=True)]).sum()
+        return value, self.world.sum(value.detach())
+
+    @property
+    def _once(self) -> Tensor:
+        """1 on the first rank, 0 on the others: counts a step once, whatever the number of ranks."""
+        return torch.full((), float(self.world.main), device=self.device)
+
+    def _measure(self, measure: Measure) -> None:
+        self._add(measure.name, measure.total.detach(), measure.count.detach())
+
+    def _add(self, name: str, total: Tensor, count: Tensor) -> None:
+        pair = torch.stack([total.double(), count.double()])
+        self.sums[name] = self.sums[name] + pair if name in self.sums else pair
+
+    def gather_sums(self) -> dict[str, Tensor]:
+        """Collect the metric sums on the first rank (all ranks must call this) and return them, on the CPU."""
+        for name in sorted(self.sums):
+            total = self.world.sum(self.sums[name])
+            self.sums[name] = total if self.world.main else torch.zeros_like(total)
+        return {name: pair.cpu() for name, pair in sorted(self.sums.items())}
+
+    def flush(self) -> dict[str, float]:
+        """The means since the last call; a line of metrics."""
+        sums = self.gather_sums()
+        self.sums = {}
+        return {name: (pair[0] / pair[1].clamp(min=1e-12)).item() for name, pair in sums.items()}

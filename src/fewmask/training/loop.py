@@ -1,0 +1,122 @@
+"""The training loop: sample, step, look, log, save; the last step takes the same path as any other."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from fewmask.errors import TrainingError
+from fewmask.randomness import Randomness
+from fewmask.training.checkpoint import save_checkpoint
+from fewmask.training.observer import Observer
+from fewmask.training.optimizers import set_rates
+from fewmask.training.run_folder import RunFolder
+from fewmask.training.scores import validate
+from fewmask.training.session import Session
+from fewmask.training.signals import Interrupted, StopRequest
+from fewmask.training.state import collect_state
+from fewmask.types import Progress
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long the loop took, evaluation excluded from nothing."""
+
+    steps: int
+    seconds: float
+
+
+def train(session: Session, folder: RunFolder, observer: Observer, start: int) -> Pace:
+    steps = session.config.training.steps
+    began = time.perf_counter()
+    with StopRequest() as stop:
+        for step in range(start, steps):
+            _one_step(session, step, steps)
+            _after_step(session, folder, observer, stop, step + 1)
+    return Pace(max(steps - start, 0), time.perf_counter() - began)
+
+
+def progress_at(session: Session, step: int, steps: int) -> Progress:
+    position = torch.tensor(step, device=session.engine.device)
+    fraction = torch.tensor(step / steps, dtype=torch.float32, device=session.engine.device)
+    return Progress(position, fraction, Randomness(session.config.seed, position))
+
+
+def _one_step(session: Session, step: int, steps: int) -> None:
+    for optimizer in session.engine.optimizers.values():
+        set_rates(optimizer, session.config.optimizer, step, steps)
+    progress = progress_at(session, step, steps)
+    try:
+        session.engine.step(session.maker(progress.step), progress)
+    except torch.OutOfMemoryError as error:
+        raise TrainingError(
+            f"out of memory in step {step}: {str(error).split('. ')[0]}",
+            where=f"batch {session.config.training.batch}, crop {session.config.views.crop}",
+            fix="a smaller training.batch or views.crop, training.precision=bf16, or network.stride=16",
+        ) from None
+
+
+def _after_step(session: Session, folder: RunFolder, observer: Observer, stop: StopRequest, done: int) -> None:
+    training = session.config.training
+    last = done == training.steps
+    stopping = _stop_agreed(session, stop, done)
+    saving = last or stopping or done % training.checkpoint_every == 0
+    if saving or done % training.check_every == 0:
+        _raise_if_not_finite(session)
+    observer.advance("training", done, training.steps)
+    if done % training.log_every == 0 or last:
+        _log(session, folder, observer, done)
+    if training.evaluate_every and done % training.evaluate_every == 0:
+        _validate(session, folder, observer, done)
+    if saving:
+        state = collect_state(session.engine, session.checksums)
+        if session.world.main:
+            save_checkpoint(folder.checkpoints, done, state, training.keep)
+        session.world.barrier()
+    if stopping and not last:
+        raise Interrupted(stop.signal_number or 0, done)
+
+
+def _stop_agreed(session: Session, stop: StopRequest, done: int) -> bool:
+    """All ranks must stop after the same step, so with several they agree every check_every steps."""
+    if session.world.size == 1:
+        return stop.signal_number is not None
+    if done % session.config.training.check_every:
+        return False
+    flag = torch.tensor(float(stop.signal_number is not None), device=session.engine.device)
+    return bool(session.world.sum(flag) > 0)
+
+
+def _raise_if_not_finite(session: Session) -> None:
+    step = int(session.engine.bad_step)
+    if step < 0:
+        return
+    batch = session.maker(torch.tensor(step, device=session.engine.device))
+    labeled = [session.dataset.labeled[index].name for index in batch.image_index.tolist()]
+    unlabeled = [session.dataset.unlabeled[index].name for index in batch.weak_index.tolist()]
+    raise TrainingError(
+        f"the loss was not finite in step {step}; the last good checkpoint is untouched",
+        where=f"labeled images {', '.join(labeled)}" + (f"; unlabeled {', '.join(unlabeled)}" if unlabeled else ""),
+        fix="a lower optimizer.lr, optimizer.clip=1.0, training.precision=fp32, or `fewmask check` for the images named",
+    )
+
+
+def _log(session: Session, folder: RunFolder, observer: Observer, done: int) -> None:
+    values = session.engine.flush()
+    rates = {
+        f"{name}/lr": optimizer.param_groups[0]["lr"] for name, optimizer in session.engine.optimizers.items()
+    }
+    if session.world.main:
+        folder.append_metrics({"step": done, **values, **rates})
+        observer.metrics(done, session.config.training.steps, values)
+
+
+def _validate(session: Session, folder: RunFolder, observer: Observer, done: int) -> None:
+    scores = validate(session, observer)
+    session.method.train()
+    if session.world.main and scores:
+        values = {f"val_miou/{name}": each.miou for name, each in scores.items()}
+        folder.append_metrics({"step": done, **values})
+        observer.metrics(done, session.config.training.steps, values)

@@ -1,0 +1,55 @@
+"""The networks of a finished run, for evaluation and prediction."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fewmask.errors import CheckpointError
+from fewmask.evaluation.inference import Predictor
+from fewmask.methods.table import method_class
+from fewmask.networks.segmentation import SegmentationNetwork
+from fewmask.training.checkpoint import load_newest
+from fewmask.training.engine import choose_precision
+from fewmask.training.model_file import ModelCard, empty_network, load_card, load_model, load_weights
+from fewmask.training.run_folder import RunFolder
+from fewmask.training.state import network_state
+
+
+def load_networks(folder: RunFolder) -> tuple[dict[str, SegmentationNetwork], ModelCard, tuple[str, ...]]:
+    """Every predictor of the run, the model card, and who forms the ensemble; without checkpoints only what ships."""
+    card = load_card(folder.path)
+    method = method_class(card.method)
+    state = load_newest(folder.checkpoints, warn=lambda text: None)
+    if state is None:
+        return {card.predictor: load_model(folder.path)[0]}, card, ()
+    networks = {}
+    for name in method.predictors:
+        networks[name] = empty_network(card)
+        load_weights(networks[name], network_state(state, name), where=str(folder.checkpoints))
+    return networks, card, method.ensemble
+
+
+def load_network(folder: RunFolder, name: str | None) -> tuple[SegmentationNetwork, ModelCard]:
+    """The named network, or the one that ships."""
+    card = load_card(folder.path)
+    if name is None or name == card.predictor:
+        return load_model(folder.path)
+    networks, card, _ = load_networks(folder)
+    if name not in networks:
+        raise CheckpointError(f"the run has no network {name!r}", where=str(folder.path), fix=", ".join(networks))
+    return networks[name], card
+
+
+def autocast_logits(network: SegmentationNetwork, device: torch.device, precision: str = "auto") -> Predictor:
+    """The network as evaluation sees it: in eval mode on the device, without gradients."""
+    network.to(device).eval()
+    dtype = next(network.parameters()).dtype
+    bf16 = choose_precision(precision, device) == "bf16"
+
+    @torch.inference_mode()
+    def logits(images: Tensor) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            return network(images.to(device, dtype)).logits
+
+    return logits

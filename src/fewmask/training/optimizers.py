@@ -1,0 +1,41 @@
+"""Optimizers and their parameter groups: head and backbone rates, weight decay with or without norms and biases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from fewmask.config import OptimizerSettings
+from fewmask.learning.schedules import rate_factor
+from fewmask.networks.segmentation import SegmentationNetwork
+
+_HEAD_FACTOR = 10.0
+
+
+def build_optimizer(network: SegmentationNetwork, settings: OptimizerSettings) -> Optimizer:
+    head_lr = settings.head_lr if settings.head_lr is not None else _HEAD_FACTOR * settings.lr
+    groups = _groups(network.backbone_parameters(), settings.lr, settings)
+    groups += _groups(network.head_parameters(), head_lr, settings)
+    # Fused kernels can skip an update on a device flag, which is how a non-finite loss is masked without a host sync.
+    if settings.name == "adamw":
+        return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
+    return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=True)
+
+
+def set_rates(optimizer: Optimizer, settings: OptimizerSettings, step: int, steps: int) -> None:
+    factor = rate_factor(settings, step, steps)
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * factor
+
+
+def _groups(parameters: Any, lr: float, settings: OptimizerSettings) -> list[dict[str, Any]]:
+    decayed: list[nn.Parameter] = []
+    spared: list[nn.Parameter] = []
+    for parameter in parameters:
+        # Norm weights and all biases are vectors; convolution and linear weights are not.
+        (spared if parameter.ndim <= 1 and not settings.decay_norms else decayed).append(parameter)
+    groups = [(decayed, settings.weight_decay), (spared, 0.0)]
+    return [{"params": each, "lr": lr, "base_lr": lr, "weight_decay": decay} for each, decay in groups if each]

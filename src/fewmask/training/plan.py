@@ -1,0 +1,74 @@
+"""The plan that is printed before a long wait."""
+
+from __future__ import annotations
+
+from fewmask.training.session import Session
+from fewmask.types import FlatImages
+from fewmask.views.sampler import describe_views
+
+
+def describe_plan(session: Session, start: int) -> str:
+    """Data, network, method, optimizer and steps, a line each, with what was decided on the user's behalf."""
+    config, dataset, stores = session.config, session.dataset, session.stores
+    assert config.views.crop is not None
+    rows = [
+        ("data", _data_line(session)),
+        ("classes", f"{len(dataset.classes)}: {', '.join(dataset.classes.names)}"),
+        ("images", f"{_sizes(stores.labeled)}, {stores.channels} channels, {_store_size(session)} decoded"),
+        ("views", describe_views(config.views, config.views.crop, session.method.views)),
+        ("network", _network_line(session)),
+        ("method", f"{config.method}: {_settings_line(session)}"),
+        ("optimizer", _optimizer_line(session)),
+        ("steps", _steps_line(session, start)),
+        *(("note", note) for note in dataset.notes),
+    ]
+    if not dataset.val:
+        rows.append(("note", "no held-out labels: nothing can be scored; add val/ or set data.holdout=0.2"))
+    return "\n".join(f"  {name:<10} {text}" for name, text in rows)
+
+
+def _data_line(session: Session) -> str:
+    dataset = session.dataset
+    counts = f"{len(dataset.labeled)} labeled, {len(dataset.unlabeled)} unlabeled, {len(dataset.val)} validation"
+    return f"{dataset.root} ({dataset.layout}): {counts} images; split {session.checksums['split'][:12]}"
+
+
+def _sizes(images: FlatImages) -> str:
+    sizes = sorted(set(zip(images.height.tolist(), images.width.tolist(), strict=True)))
+    return "x".join(map(str, sizes[0])) if len(sizes) == 1 else f"{sizes[0][0]}x{sizes[0][1]} to {sizes[-1][0]}x{sizes[-1][1]}"
+
+
+def _store_size(session: Session) -> str:
+    stores = session.stores
+    parts = [part for part in (stores.labeled, stores.unlabeled, stores.val) if part is not None]
+    size = sum(part.values.numel() * part.values.element_size() for part in parts)
+    return f"{size / 2**20:.0f} MiB"
+
+
+def _network_line(session: Session) -> str:
+    settings = session.config.network
+    networks = session.method.networks()
+    first = next(iter(networks.values()))
+    millions = sum(parameter.numel() for parameter in first.parameters()) / 1e6
+    weights = "from scratch" if settings.pretrained == "none" else f"weights {settings.pretrained}"
+    return f"{settings.head} on {settings.backbone}, stride {first.stride}, {millions:.1f} M parameters, {weights} ({', '.join(networks)})"
+
+
+def _settings_line(session: Session) -> str:
+    settings = session.method.noise_settings
+    return ", ".join(f"{key}={value}" for key, value in settings.model_dump().items())
+
+
+def _optimizer_line(session: Session) -> str:
+    settings = session.config.optimizer
+    head = settings.head_lr if settings.head_lr is not None else 10 * settings.lr
+    return f"{settings.name}, rate {settings.lr:g} (head {head:g}), {settings.schedule}, weight decay {settings.weight_decay:g}"
+
+
+def _steps_line(session: Session, start: int) -> str:
+    training, engine = session.config.training, session.engine
+    labeled = f"{training.batch} labeled"
+    both = f"{labeled} + {training.unlabeled_batch or training.batch} unlabeled" if session.method.views.unlabeled else labeled
+    processes = f", {engine.world.size} processes" if engine.world.size > 1 else ""
+    begin = f"{start} to " if start else ""
+    return f"{begin}{training.steps} of {both} images, {engine.precision} on {engine.device}{processes}, seed {session.config.seed}"

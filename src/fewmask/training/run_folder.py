@@ -1,0 +1,125 @@
+"""The run folder: everything a run leaves behind, and all that other commands know of it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from fewmask.config import Config
+from fewmask.errors import CheckpointError, ConfigError
+from fewmask.settings import read_section, read_settings_file
+from fewmask.training.checkpoint import write_atomically
+
+_PACKAGES = ("fewmask", "torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def split(self) -> Path:
+        return self.path / "split.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.path / "evaluation.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    def start(self, config: Config, split: Mapping[str, Any]) -> None:
+        """A new folder with what the run depends on; an existing run is never overwritten."""
+        if self.config.exists():
+            raise ConfigError(
+                "the run folder already holds a run", where=str(self.path), fix="--resume to go on with it, or another --out"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"the run folder cannot be made: {error.strerror}", where=str(self.path)) from None
+        self.write_json("environment.json", describe_environment())
+        self.write_json(self.split.name, split)
+        self.write_config(config)  # last: a folder with config.yaml is a run
+
+    def write_config(self, config: Config) -> None:
+        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        write_atomically(self.config, lambda file: file.write(text.encode()))
+
+    def read_config(self) -> Config:
+        if not self.config.is_file():
+            raise CheckpointError("not a run folder", where=str(self.path), fix="the --out folder of `fewmask train`")
+        return read_section(Config, read_settings_file(self.config), where=str(self.config))
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        write_atomically(self.path / name, lambda file: file.write(text.encode()))
+        return self.path / name
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        if not path.is_file():
+            raise CheckpointError(f"the run folder has no {name}", where=str(self.path), fix="a finished run")
+        content: dict[str, Any] = json.loads(path.read_text())
+        return content
+
+    def append_metrics(self, line: Mapping[str, Any]) -> None:
+        with self.metrics.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        if not self.metrics.is_file():
+            return []
+        lines = []
+        for text in self.metrics.read_text().splitlines():
+            try:
+                lines.append(json.loads(text))
+            except json.JSONDecodeError:
+                break  # a run that was killed while writing leaves at most one broken last line
+        return lines
+
+    def rewind_metrics(self, step: int) -> None:
+        """Forget the lines after `step`: the resumed run writes them again."""
+        kept = "".join(json.dumps(line) + "\n" for line in self.read_metrics() if line["step"] <= step)
+        write_atomically(self.metrics, lambda file: file.write(kept.encode()))
+
+
+def describe_environment() -> dict[str, Any]:
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "gpu": gpu,
+        "threads": torch.get_num_threads(),
+        "packages": {name: metadata.version(name) for name in _PACKAGES if _installed(name)},
+    }
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

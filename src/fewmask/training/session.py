@@ -1,0 +1,180 @@
+"""From settings and a data set to everything a training loop needs."""
+
+from __future__ import annotations
+
+import statistics
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fewmask.config import Config
+from fewmask.data.dataset import Dataset, Sample
+from fewmask.data.splits import split_record
+from fewmask.data.store import data_checksum, load_images, load_masks
+from fewmask.errors import ConfigError
+from fewmask.learning.losses import LabeledLoss, inverse_frequency_weights
+from fewmask.methods.method import Method
+from fewmask.methods.table import create_method
+from fewmask.networks.build import build_network
+from fewmask.networks.segmentation import SegmentationNetwork
+from fewmask.training.distributed import World, check_divisible, sync_batch_norms
+from fewmask.training.engine import Engine, choose_precision, set_tf32
+from fewmask.training.observer import Observer
+from fewmask.training.optimizers import build_optimizer
+from fewmask.types import IGNORE, FlatImages
+from fewmask.views.sampler import BatchMaker
+
+_LARGEST_CROP = 512
+_CROP_MULTIPLE = 32
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Decoded once: the pixels of every split that training touches."""
+
+    labeled: FlatImages
+    labels: FlatImages
+    unlabeled: FlatImages | None
+    val: FlatImages | None
+    val_labels: FlatImages | None
+
+    @property
+    def channels(self) -> int:
+        return self.labeled.channels
+
+
+@dataclass(frozen=True)
+class Session:
+    config: Config
+    dataset: Dataset
+    stores: Stores
+    method: Method
+    engine: Engine
+    maker: BatchMaker
+    checksums: dict[str, str]
+
+    @property
+    def world(self) -> World:
+        return self.engine.world
+
+
+def load_stores(config: Config, dataset: Dataset, observer: Observer) -> Stores:
+    data = config.data
+
+    def images(task: str, samples: Sequence[Sample], channels: int | None = None) -> FlatImages:
+        def note(done: int, total: int) -> None:
+            observer.advance(f"reading {task}", done, total)
+
+        return load_images(samples, channels=channels, resize=data.resize, max_pixels=data.max_pixels, progress=note)
+
+    def masks(samples: Sequence[Sample]) -> FlatImages:
+        return load_masks(samples, dataset.coding, resize=data.resize, max_pixels=data.max_pixels)
+
+    labeled = images("labeled images", dataset.labeled)
+    return Stores(
+        labeled=labeled,
+        labels=masks(dataset.labeled),
+        unlabeled=images("unlabeled images", dataset.unlabeled, labeled.channels) if dataset.unlabeled else None,
+        val=images("validation images", dataset.val, labeled.channels) if dataset.val else None,
+        val_labels=masks(dataset.val) if dataset.val else None,
+    )
+
+
+def choose_crop(config: Config, images: FlatImages) -> tuple[int, int]:
+    """The asked crop, or the images' median size rounded down to a multiple of 32, 512 at most."""
+    if config.views.crop is not None:
+        return config.views.crop
+    sides = [int(statistics.median(side.tolist())) for side in (images.height, images.width)]
+    height, width = (min(_LARGEST_CROP, max(_CROP_MULTIPLE, side // _CROP_MULTIPLE * _CROP_MULTIPLE)) for side in sides)
+    return height, width
+
+
+def build_session(
+    config: Config, dataset: Dataset, stores: Stores, *, device: torch.device, world: World, observer: Observer
+) -> Session:
+    """`config` is already resolved: its crop is set."""
+    training = config.training
+    set_tf32(training.tf32)
+    precision = choose_precision(training.precision, device)
+    method = build_method(config, dataset, stores)
+    if method.views.unlabeled and stores.unlabeled is None:
+        raise ConfigError(
+            f"the method {config.method} needs unlabeled images and there are none",
+            where=str(dataset.root),
+            fix="images in unlabeled/, --labels N to hide some masks, or --method supervised",
+        )
+    unlabeled_batch = training.unlabeled_batch or training.batch
+    check_divisible(world, batch=training.batch, unlabeled_batch=unlabeled_batch)
+    dtype = torch.float64 if precision == "fp64" else torch.float32
+    method.to(device=device, dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if world.size > 1:
+        sync_batch_norms(method)
+    method.train()
+    optimizers = {name: build_optimizer(network, config.optimizer) for name, network in method.trained().items()}
+    engine = Engine(
+        method, optimizers, device=device, precision=precision, world=world, clip=config.optimizer.clip
+    )
+    stores_device = place_stores(stores, device, training.store_share, observer)
+    assert config.views.crop is not None
+    maker = BatchMaker(
+        stores.labeled.to(stores_device),
+        stores.labels.to(stores_device),
+        stores.unlabeled.to(stores_device) if stores.unlabeled is not None and method.views.unlabeled else None,
+        settings=config.views,
+        crop=config.views.crop,
+        request=method.views,
+        seed=config.seed,
+        batch=training.batch,
+        unlabeled_batch=unlabeled_batch,
+        rank=world.rank,
+        world=world.size,
+        device=device,
+        dtype=dtype,
+        num_classes=len(dataset.classes),
+    )
+    return Session(config, dataset, stores, method, engine, maker, checksums(dataset))
+
+
+def build_method(config: Config, dataset: Dataset, stores: Stores) -> Method:
+    def build(learner: str) -> SegmentationNetwork:
+        seed = zlib.crc32(f"{config.seed}/{learner}".encode())
+        return build_network(config.network, num_classes=len(dataset.classes), channels=stores.channels, seed=seed)
+
+    loss = LabeledLoss(config.loss, _class_weights(config, len(dataset.classes), stores.labels))
+    return create_method(config.method, config.settings, build, loss)
+
+
+def place_stores(stores: Stores, device: torch.device, share: float, observer: Observer) -> torch.device:
+    """The training device if the pixels fit into the stated share of its free memory, else the host."""
+    if device.type != "cuda":
+        return device
+    parts = (stores.labeled, stores.labels, stores.unlabeled)
+    needed = sum(part.values.numel() * part.values.element_size() for part in parts if part is not None)
+    free, _ = torch.cuda.mem_get_info(device)
+    if needed <= share * free:
+        return device
+    observer.say(f"images take {needed / 2**30:.1f} GiB, more than {share:.0%} of the free GPU memory: kept on the host")
+    return torch.device("cpu")
+
+
+def checksums(dataset: Dataset) -> dict[str, str]:
+    return {
+        "split": str(split_record(dataset)["sha256"]),
+        "data": data_checksum([*dataset.labeled, *dataset.unlabeled]),
+    }
+
+
+def _class_weights(config: Config, num_classes: int, labels: FlatImages) -> torch.Tensor | None:
+    asked = config.loss.class_weights
+    if asked is None:
+        return None
+    if asked == "inverse_frequency":
+        counts = torch.bincount(labels.values.flatten().long(), minlength=IGNORE + 1)[:num_classes]
+        return inverse_frequency_weights(counts)
+    if len(asked) != num_classes:
+        raise ConfigError(
+            f"{len(asked)} class weights for {num_classes} classes", where="loss.class_weights", fix=f"{num_classes} numbers"
+        )
+    return torch.tensor(asked)

@@ -1,0 +1,204 @@
+"""From a step number to a batch: which images, which windows, which noise."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fewmask.config import ViewSettings
+from fewmask.errors import ConfigError, DataError
+from fewmask.randomness import Randomness, shuffled
+from fewmask.types import IGNORE, Batch, FlatImages, ViewRequest
+from fewmask.views.anchors import find_anchors
+from fewmask.views.geometry import Center, Windows, draw_windows, inside, sample_images, sample_labels
+from fewmask.views.mixing import box_mask, partners
+from fewmask.views.photometric import color_noise
+
+
+class BatchMaker:
+    """This process's part of the batch of any step, a pure function of (seed, step).
+
+    `batch` and `unlabeled_batch` count over all `world` processes. Every draw is addressed by the sample's global
+    position, so the processes' parts, one after the other, are the batch that one process would make.
+    """
+
+    def __init__(
+        self,
+        labeled: FlatImages,
+        labels: FlatImages,
+        unlabeled: FlatImages | None,
+        *,
+        settings: ViewSettings,
+        crop: tuple[int, int],
+        request: ViewRequest,
+        seed: int,
+        batch: int,
+        unlabeled_batch: int,
+        rank: int = 0,
+        world: int = 1,
+        device: torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
+        num_classes: int = IGNORE,
+    ) -> None:
+        self.labeled, self.labels = labeled, labels
+        # A batch without unlabeled images draws none of this pool, whatever it holds
+        self.pool = unlabeled if request.unlabeled and unlabeled is not None else labeled
+        self.settings, self.crop, self.request, self.seed = settings, crop, request, seed
+        self.batch, self.unlabeled_batch = batch, unlabeled_batch if request.unlabeled else 0
+        self.rank, self.world = rank, world
+        self.device, self.dtype = device or labeled.values.device, dtype
+        _check_settings(settings)
+        _check_stores(labeled, labels, unlabeled, request)
+        _check_batches(self.batch, self.unlabeled_batch, world)
+        if request.mixing != "none":
+            _check_mixing(request.mixing, self.unlabeled_batch // world, world, len(self.pool))
+        self.anchors = find_anchors(labels, num_classes) if settings.class_crops > 0 else None
+
+    def __call__(self, step: Tensor) -> Batch:
+        """The batch of `step` [] int64, which lies on the stores' device."""
+        random, moved = Randomness(self.seed, step), self._moved
+        position, weak_position = self._positions(self.batch), self._positions(self.unlabeled_batch)
+        windows = self._labeled_windows(random, position)
+        weak_windows = self._unlabeled_windows(random, weak_position)
+        weak = sample_images(self.pool, weak_windows, self.crop)  # [U, C, H, W]
+        box, partner = self._mixing(random, weak_position)
+        return Batch(
+            image=moved(self._labeled_images(random, position, windows)),
+            label=moved(sample_labels(self.labels, windows, self.crop)),
+            image_index=moved(windows.index),
+            image_position=moved(position),
+            weak=moved(weak),
+            valid=moved(inside(weak_windows, self.crop)),
+            strong=tuple(
+                moved(color_noise(random, f"strong/{view + 1}", weak_position, weak, self.settings))
+                for view in range(self.request.strong)
+            ),
+            box=moved(box),
+            partner=moved(partner),
+            weak_index=moved(weak_windows.index),
+            weak_position=moved(weak_position),
+        )
+
+    def _labeled_windows(self, random: Randomness, position: Tensor) -> Windows:
+        index = shuffled(self.seed, "labeled", random.step * self.batch + position, len(self.labeled))  # [B]
+        center = None
+        if self.anchors is not None:
+            used = random.uniform("labeled/anchored", position) < self.settings.class_crops
+            anchored, y, x = self.anchors.draw(random, "labeled/anchor", position)
+            index, center = torch.where(used, anchored, index), Center(y, x, used)
+        return self._windows(random, "labeled", position, self.labeled, index, center)
+
+    def _labeled_images(self, random: Randomness, position: Tensor, windows: Windows) -> Tensor:
+        images = sample_images(self.labeled, windows, self.crop)  # [B, C, H, W]
+        if self.request.labeled_color:
+            images = color_noise(random, "labeled/color", position, images, self.settings)
+        return images
+
+    def _unlabeled_windows(self, random: Randomness, position: Tensor) -> Windows:
+        index = position  # [U]
+        if self.unlabeled_batch:
+            place = random.step * self.unlabeled_batch + position
+            index = shuffled(self.seed, "unlabeled", place, len(self.pool))
+        if self.request.mixing != "none":
+            index = _unlike_pairs(index, len(self.pool))
+        return self._windows(random, "unlabeled", position, self.pool, index)
+
+    def _windows(
+        self,
+        random: Randomness,
+        stream: str,
+        position: Tensor,
+        images: FlatImages,
+        index: Tensor,
+        center: Center | None = None,
+    ) -> Windows:
+        scale, flip = self.settings.scale, self.settings.flip
+        return draw_windows(
+            random, stream, position, images, index, crop=self.crop, scale=scale, flip=flip, center=center
+        )
+
+    def _mixing(self, random: Randomness, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Boxes [U, H, W] and partners [U]; without mixing nothing is pasted."""
+        if self.request.mixing == "none":
+            empty = torch.zeros(len(position), *self.crop, dtype=torch.bool, device=position.device)
+            return empty, torch.arange(len(position), device=position.device)
+        return box_mask(random, "box", position, self.crop), partners(len(position), position.device)
+
+    def _positions(self, size: int) -> Tensor:
+        """Global positions of this process's share of a batch."""
+        share = size // self.world
+        return torch.arange(self.rank * share, (self.rank + 1) * share, device=self.labeled.values.device)
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(self.device, dtype, non_blocking=True)
+
+
+def describe_views(settings: ViewSettings, crop: tuple[int, int], request: ViewRequest) -> str:
+    """One line for the plan that a run prints."""
+    low, high = settings.scale
+    parts = [f"crop {crop[0]}x{crop[1]}", f"scale {low:g} to {high:g}"]
+    parts += ["flip"] if settings.flip else []
+    parts += [f"{settings.class_crops:.0%} class-aware crops"] if settings.class_crops else []
+    smallest, largest = settings.color_magnitude
+    color = f"{settings.color_operations} of magnitude {smallest} to {largest}, p {settings.color_probability:g}"
+    colored = ["labeled images"] if request.labeled_color else []
+    colored += [f"{request.strong} strong view{'s' if request.strong > 1 else ''}"] if request.strong else []
+    parts += [f"color operations ({color}) on {' and '.join(colored)}"] if colored else []
+    parts += [f"{request.mixing} mixing"] if request.mixing != "none" else []
+    return ", ".join(parts)
+
+
+def _unlike_pairs(index: Tensor, size: int) -> Tensor:
+    """Replace the second of a pair by its successor where both are the same image, as at the end of a pass."""
+    place = torch.arange(len(index), device=index.device)
+    before = index.roll(1)
+    index = torch.where((place % 2 == 1) & (index == before), (index + 1) % size, index)
+    if len(index) % 2 == 0:
+        return index
+    # The last of an odd batch takes its pixels from the one before, which may just have been replaced
+    last = (place == len(index) - 1) & (index == index.roll(1))
+    return torch.where(last, (index + 1) % size, index)
+
+
+def _check_settings(settings: ViewSettings) -> None:
+    if settings.scale[0] > settings.scale[1]:
+        raise ConfigError(f"scale {settings.scale} is empty", where="views.scale", fix="smallest first, as (0.5, 1.5)")
+    smallest, largest = settings.color_magnitude
+    if not 0 <= smallest <= largest <= 10:
+        what = f"color magnitude {settings.color_magnitude} is no range out of 10"
+        raise ConfigError(what, where="views.color_magnitude", fix="integers from 0 to 10, smallest first, as (1, 9)")
+
+
+def _check_stores(labeled: FlatImages, labels: FlatImages, unlabeled: FlatImages | None, request: ViewRequest) -> None:
+    if not len(labeled):
+        raise DataError("no labeled image", where="labeled images", fix="at least 1 image with a mask")
+    if not (torch.equal(labeled.height, labels.height) and torch.equal(labeled.width, labels.width)):
+        raise DataError("images and masks differ in size", where="labeled images", fix="a mask of its size per image")
+    if not request.unlabeled:
+        return
+    if unlabeled is None or not len(unlabeled):
+        what = "the method learns from unlabeled images and there are none"
+        raise DataError(what, where="unlabeled images", fix="images in unlabeled/, or method supervised")
+    if unlabeled.channels != labeled.channels:
+        what = f"labeled images have {labeled.channels} channels, unlabeled ones {unlabeled.channels}"
+        raise DataError(what, where="unlabeled images", fix="the same number of channels in all images")
+
+
+def _check_batches(batch: int, unlabeled_batch: int, world: int) -> None:
+    for name, size in (("batch", batch), ("unlabeled_batch", unlabeled_batch)):
+        if size % world:
+            what = f"{size} images per step do not divide among {world} processes"
+            raise ConfigError(what, where=f"training.{name}", fix=f"a multiple of {world}")
+
+
+def _check_mixing(mixing: str, share: int, world: int, pool: int) -> None:
+    if mixing != "box":
+        raise ConfigError(f"unknown mixing {mixing!r}", where="mixing", fix="none or box")
+    if pool < 2:
+        what = f"mixing pastes one unlabeled image into another, and there is {pool}"
+        raise ConfigError(what, where="unlabeled images", fix="at least 2 unlabeled images, or mixing none")
+    if share < 2 or (world > 1 and share % 2):
+        what = f"mixing pairs the unlabeled images of one process, and each of {world} gets {share}"
+        fix = "at least 2 per process" if world == 1 else f"a multiple of {2 * world}"
+        raise ConfigError(what, where="training.unlabeled_batch", fix=fix)

@@ -1,0 +1,61 @@
+"""Small real things for tests: a network, a batch, a method, an engine. No mocks."""
+
+from __future__ import annotations
+
+import torch
+
+from fewmask.config import LossSettings, NetworkSettings, OptimizerSettings
+from fewmask.learning.losses import LabeledLoss
+from fewmask.methods.method import Method
+from fewmask.methods.table import create_method
+from fewmask.networks.build import build_network
+from fewmask.randomness import Randomness
+from fewmask.training.engine import Engine
+from fewmask.training.optimizers import build_optimizer
+from fewmask.types import IGNORE, Batch, Progress
+from fewmask.views.mixing import box_mask, partners
+
+CLASSES = 4
+NETWORK = NetworkSettings(backbone="test_resnet", width=16, stride=8, options={"zero_init_last": False})
+
+
+def make_method(name: str, **settings: object) -> Method:
+    def build(learner: str):
+        return build_network(NETWORK, num_classes=CLASSES, seed=len(learner))
+
+    return create_method(name, settings, build, LabeledLoss(LossSettings())).train()
+
+
+def make_engine(method: Method, optimizer: OptimizerSettings | None = None, **options: object) -> Engine:
+    chosen = optimizer or OptimizerSettings(lr=0.01)
+    optimizers = {name: build_optimizer(network, chosen) for name, network in method.trained().items()}
+    return Engine(method, optimizers, device=torch.device("cpu"), **options)
+
+
+def make_progress(step: int = 0, steps: int = 10, seed: int = 0) -> Progress:
+    position = torch.tensor(step)
+    return Progress(position, torch.tensor(step / steps), Randomness(seed, position))
+
+
+def make_batch(seed: int = 0, size: tuple[int, int] = (32, 48), count: int = 4, mixing: bool = True) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    position = torch.arange(count)
+    weak = torch.rand(count, 3, *size, generator=generator)
+    label = torch.randint(0, CLASSES, (count, *size), generator=generator)
+    label[0, :4] = IGNORE
+    valid = torch.ones(count, *size, dtype=torch.bool)
+    valid[1, :, :5] = False
+    box = box_mask(Randomness(seed, torch.tensor(0)), "box", position, size)
+    return Batch(
+        image=torch.rand(count, 3, *size, generator=generator),
+        label=label,
+        image_index=position,
+        image_position=position,
+        weak=weak,
+        valid=valid,
+        strong=tuple((weak * factor).clamp(0, 1) for factor in (0.6, 1.4)),
+        box=box if mixing else torch.zeros_like(box),
+        partner=partners(count, position.device),
+        weak_index=position,
+        weak_position=position,
+    )
