@@ -26,7 +26,9 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:0; the GPU i
 Foreground = Annotated[int | None, typer.Option(help="Mask value that means class 1 in two-class masks, e.g. 255.")]
 Ignore = Annotated[list[int] | None, typer.Option(help="Mask value that means ignore; may be given several times.")]
 Layout = Annotated[str | None, typer.Option(help="auto, folder, voc, cityscapes or camvid.")]
-Words = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. training.steps=2000.")]
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. training.steps=2000.")
+]
 
 
 def run(arguments: list[str]) -> int:
@@ -59,10 +61,10 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def fewmask(
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")] = False,  # noqa: ARG001
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")] = False,
 ) -> None:
     """Few masks, many images, one good segmentation model."""
 
@@ -100,10 +102,16 @@ def train(
     words: Words = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to write.")] = None,
     preset: Annotated[str | None, typer.Option(help="A named set of settings, see `fewmask presets`.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file of settings, e.g. another run's config.yaml.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML file of settings, e.g. another run's config.yaml.")
+    ] = None,
     method: Annotated[str | None, typer.Option(help="See `fewmask methods`.")] = None,
-    labels: Annotated[str | None, typer.Option(help="Use 46 or 1/8 of the masks; the other images count as unlabeled.")] = None,
-    split: Annotated[Path | None, typer.Option(help="File with the labeled images' names, or `image mask` pairs.")] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Use 46 or 1/8 of the masks; the other images count as unlabeled.")
+    ] = None,
+    split: Annotated[
+        Path | None, typer.Option(help="File with the labeled images' names, or `image mask` pairs.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything that is drawn.")] = None,
     device: Device = None,
     init: Annotated[Path | None, typer.Option(help="Start from the model of this finished run.")] = None,
@@ -199,8 +207,8 @@ def _flags(
     ignore: list[int] | None,
 ) -> dict[str, Any]:
     """The options that were given, in the shape of a Config."""
-    data = {"labels": labels, "split": str(split) if split else None, "layout": layout, "foreground": foreground}
-    data |= {"ignore": ignore or None}
+    data: dict[str, Any] = {"labels": labels, "layout": layout, "foreground": foreground, "ignore": ignore or None}
+    data["split"] = str(split) if split else None
     top = {"method": method, "seed": seed, "data": {key: value for key, value in data.items() if value is not None}}
     return {key: value for key, value in top.items() if value not in (None, {})}
 

@@ -25,31 +25,49 @@ class DataSettings(Section):
     layout: Literal["auto", "folder", "voc", "cityscapes", "camvid"] = Field(
         "auto", description="how the folder is laid out on disk; auto recognizes it"
     )
-    labels: str | None = Field(None, description="labeled images to use: a count (46) or a share (1/8); the rest is unlabeled")
-    split: str | None = Field(None, description="file that names the labeled images, one per line, or `image mask` pairs")
+    labels: str | None = Field(
+        None, description="labeled images to use: a count (46) or a share (1/8); the rest is unlabeled"
+    )
+    split: str | None = Field(
+        None, description="file that names the labeled images, one per line, or `image mask` pairs"
+    )
     foreground: int | None = Field(None, description="mask value that means class 1 in two-class masks, e.g. 255")
     ignore: tuple[int, ...] = Field((), description="mask values that mean ignore, besides the layout's own")
-    resize: Size | None = Field(None, description="height and width that images and masks are resized to once, at decoding")
-    holdout: Share = Field(0.0, description="share of the labeled images kept out of training as validation, without val/")
+    resize: Size | None = Field(
+        None, description="height and width that images and masks are resized to once, at decoding"
+    )
+    holdout: Share = Field(
+        0.0, description="share of the labeled images kept out of training as validation, without val/"
+    )
     max_pixels: PositiveInt = Field(100_000_000, description="largest image that is opened, in pixels")
 
 
 class ViewSettings(Section):
-    crop: Size | None = Field(None, description="height and width of a training crop; none: the images' size, 512 at most")
-    scale: tuple[PositiveFloat, PositiveFloat] = Field((0.5, 1.5), description="range of the random resize before the crop")
+    crop: Size | None = Field(
+        None, description="height and width of a training crop; none: the images' size, 512 at most"
+    )
+    scale: tuple[PositiveFloat, PositiveFloat] = Field(
+        (0.5, 1.5), description="range of the random resize before the crop"
+    )
     flip: bool = Field(True, description="mirror left and right with probability one half")
     color_operations: PositiveInt = Field(2, description="RandAugment n: color operations per strong view")
-    color_magnitude: tuple[int, int] = Field((1, 9), description="RandAugment magnitude, smallest and largest, out of 10")
+    color_magnitude: tuple[int, int] = Field(
+        (1, 9), description="RandAugment magnitude, smallest and largest, out of 10"
+    )
     color_probability: Share = Field(0.5, description="probability that each drawn color operation is applied")
     class_crops: Share = Field(0.0, description="share of labeled crops centered on a pixel of a randomly drawn class")
 
 
 class NetworkSettings(Section):
     backbone: str = Field("resnet50", description="any timm model with features_only")
-    head: Literal["deeplabv2", "sum4", "sum2", "setr_naive"] = Field("deeplabv2", description="what turns features into classes")
+    head: Literal["deeplabv2", "sum4", "sum2", "setr_naive"] = Field(
+        "deeplabv2", description="what turns features into classes"
+    )
     stride: Literal[4, 8, 16, 32] = Field(8, description="input pixels per feature, exactly")
     width: PositiveInt = Field(256, description="channels of each head branch and of the pixel feature")
-    pretrained: str = Field("none", description="none, hub (timm download), coco-voc-classes (torchvision) or a weight file")
+    pretrained: str = Field(
+        "none", description="none, hub (timm download), coco-voc-classes (torchvision) or a weight file"
+    )
     partial: bool = Field(False, description="accept a weight file that matches less than half of the backbone")
     dropout: Literal["channel", "element"] = Field("channel", description="what one dropout draw switches off")
     stochastic_depth: Literal["constant", "linear"] = Field(
@@ -67,7 +85,9 @@ class LossSettings(Section):
     class_weights: tuple[float, ...] | Literal["inverse_frequency"] | None = Field(
         None, description="weight per class, or inverse_frequency from the labeled masks"
     )
-    ohem_threshold: Share = Field(0.7, description="ohem keeps pixels whose true class has a lower probability than this")
+    ohem_threshold: Share = Field(
+        0.7, description="ohem keeps pixels whose true class has a lower probability than this"
+    )
     ohem_keep: Share = Field(0.1, description="... but at least this share of each image")
     dice_weight: float = Field(1.0, ge=0, description="weight of the Dice term beside cross entropy")
 
@@ -83,7 +103,9 @@ class OptimizerSettings(Section):
     clip: PositiveFloat | None = Field(None, description="largest gradient norm")
     schedule: Literal["poly", "cosine", "step", "constant"] = Field("poly", description="learning rate over the steps")
     power: PositiveFloat = Field(0.9, description="exponent of poly")
-    milestones: tuple[Share, ...] = Field((0.6, 0.85), description="where the step schedule falls, as shares of training")
+    milestones: tuple[Share, ...] = Field(
+        (0.6, 0.85), description="where the step schedule falls, as shares of training"
+    )
     gamma: PositiveFloat = Field(0.1, description="what the step schedule multiplies by at each milestone")
     warmup: int = Field(0, ge=0, description="steps of linear warm-up")
 
@@ -92,8 +114,13 @@ class TrainingSettings(Section):
     steps: PositiveInt = Field(4000, description="optimizer steps")
     batch: PositiveInt = Field(8, description="labeled images per step, over all ranks")
     unlabeled_batch: PositiveInt | None = Field(None, description="unlabeled images per step; none: as many as labeled")
-    precision: Literal["auto", "bf16", "fp32", "fp64"] = Field("auto", description="auto: bf16 autocast on CUDA, else fp32")
-    tf32: bool = Field(False, description="fp32 means fp32; True lets CUDA use TF32 in matrix products and convolutions")
+    precision: Literal["auto", "bf16", "fp32", "fp64"] = Field(
+        "auto", description="auto: bf16 autocast on CUDA, else fp32"
+    )
+    tf32: bool = Field(
+        False, description="fp32 means fp32; True lets CUDA use TF32 in matrix products and convolutions"
+    )
+    capture: bool = Field(True, description="on CUDA, run the whole step as one captured graph")
     log_every: PositiveInt = Field(50, description="steps between lines of metrics.jsonl")
     check_every: PositiveInt = Field(50, description="steps between looks at the non-finite flag")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
@@ -103,9 +130,13 @@ class TrainingSettings(Section):
 
 
 class EvaluationSettings(Section):
-    mode: Literal["whole", "tiled"] = Field("whole", description="whole images, or overlapping tiles with blended seams")
+    mode: Literal["whole", "tiled"] = Field(
+        "whole", description="whole images, or overlapping tiles with blended seams"
+    )
     tile: Size = Field((512, 512), description="height and width of a tile")
-    overlap: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(0.5, description="share of a tile that its neighbor sees, too")
+    overlap: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
+        0.5, description="share of a tile that its neighbor sees, too"
+    )
     size: Size | None = Field(None, description="height and width at which to score; none: each label's own resolution")
     batch: PositiveInt = Field(8, description="images per forward pass")
 
@@ -116,7 +147,9 @@ class Config(Section):
     preset: str | None = None
     seed: int = Field(0, ge=0, description="seed of everything that is drawn")
     method: str = Field("mean_teacher", description="see `fewmask methods`")
-    settings: dict[str, Any] = Field(default_factory=dict, description="the method's own settings, see `fewmask methods`")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="the method's own settings, see `fewmask methods`"
+    )
     data: DataSettings = DataSettings()
     views: ViewSettings = ViewSettings()
     network: NetworkSettings = NetworkSettings()

@@ -17,7 +17,9 @@ class FewmaskError(Exception):
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
         self.what, self.where, self.fix = what, where, fix
-        super().__init__("\n".join(part for part in (what, where and f"  where: {where}", fix and f"  valid: {fix}") if part))
+        super().__init__(
+            "\n".join(part for part in (what, where and f"  where: {where}", fix and f"  valid: {fix}") if part)
+        )
 
 
 class ConfigError(FewmaskError):

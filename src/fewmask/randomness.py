@@ -16,8 +16,6 @@ from torch import Tensor
 
 _MASK = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9
-_FEISTEL_ROUNDS = 6
-_WALKS = 6
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -78,22 +76,10 @@ class Noise:
 def shuffled(seed: int, stream: str, place: Tensor, size: int) -> Tensor:
     """The item at each place of an endless sequence of shuffled passes over `size` items.
 
-    place [N] int64 counts from the start of the run; every pass holds each item once. Each pass is a Feistel
-    permutation of a grid just larger than `size`, walked until it falls inside.
+    place [N] int64 counts on from the start of the run, without gaps; every pass holds each item once.
     """
-    passes, item = place // size, place % size
-    rows = math.isqrt(size - 1) + 1 if size > 1 else 1
-    columns = -(-size // rows)
-    keys = Randomness(seed, torch.zeros_like(place[0])).key(stream, passes)  # [N]
-    for _ in range(_WALKS):
-        walked = _feistel(item, keys, rows, columns)
-        item = walked if _ == 0 else torch.where(item < size, item, walked)
-    return item % size  # reached outside the grid only with probability below size^(-walks/2)
-
-
-def _feistel(item: Tensor, keys: Tensor, rows: int, columns: int) -> Tensor:
-    row, column = item % rows, item // rows
-    for turn in range(0, _FEISTEL_ROUNDS, 2):
-        row = (row + _combine(keys + turn, column)) % rows
-        column = (column + _combine(keys + turn + 1, row)) % columns
-    return row + column * rows
+    first = place[0] // size  # [] the pass that the first place lies in
+    passes = first + torch.arange((len(place) - 1) // size + 2, device=place.device)  # all that the places can reach
+    keys = Randomness(seed, torch.zeros_like(first)).bits(stream, passes, size)  # [passes, size]
+    order = keys.argsort(dim=1, stable=True)  # stable: equal keys fall alike on every device
+    return order[place // size - first, place % size]

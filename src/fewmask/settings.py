@@ -32,7 +32,9 @@ def preset(name: str) -> dict[str, Any]:
 
 def read_settings_file(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise ConfigError("the settings file does not exist", where=str(path), fix="a YAML file such as a run's config.yaml")
+        raise ConfigError(
+            "the settings file does not exist", where=str(path), fix="a YAML file such as a run's config.yaml"
+        )
     return _mapping(path.read_text(), str(path))
 
 
@@ -62,7 +64,7 @@ def parse_word(word: str) -> dict[str, Any]:
     value: Any = _value(text)
     for part in reversed(_full_key(key.strip()).split(".")):
         value = {part: value}
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def read_section(section: type[SectionType], values: Mapping[str, Any], where: str = "settings") -> SectionType:

@@ -28,7 +28,7 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class FlatImages:
-    """Images of any sizes in one flat buffer: pixel (y, x) of image i starts at offset[i] + (y * width[i] + x) * channels.
+    """Images of any sizes in one flat buffer: pixel (y, x) of image i is at offset[i] + (y * width[i] + x) * channels.
 
     16-bit images are kept bit for bit in an int16 buffer (few tensor operations know uint16).
     """
@@ -43,8 +43,8 @@ class FlatImages:
         return len(self.offset)
 
     def to(self, device: torch.device) -> FlatImages:
-        moved = (tensor.to(device) for tensor in (self.values, self.offset, self.height, self.width))
-        return FlatImages(*moved, channels=self.channels)
+        tensors = (self.values.to(device), self.offset.to(device), self.height.to(device), self.width.to(device))
+        return FlatImages(*tensors, channels=self.channels)
 
     def image(self, index: int) -> Tensor:
         """One image as stored, [C, H, W] float32 in [0, 1] (labels: raw integers as float)."""

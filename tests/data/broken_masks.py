@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
 from tests.data.healthy import HEIGHT, WIDTH, Broken, blocks, broken, write_image, write_mask
 
 CASES: list[Broken] = []

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from tests.data.broken import BROKEN
-from tests.data.healthy import Broken, blocks, healthy, write_image, write_mask
 
 from fewmask.config import DataSettings
 from fewmask.data.check import CODES, Finding, Report, check_dataset, check_folder, render
 from fewmask.data.dataset import Sample
 from fewmask.data.opening import open_dataset
+from tests.data.broken import BROKEN
+from tests.data.healthy import Broken, blocks, healthy, write_image, write_mask
 
 
 @pytest.fixture

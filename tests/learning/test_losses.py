@@ -38,7 +38,9 @@ def test_two_pixels_by_hand():
 
 def test_mean_over_labeled_pixels_only():
     logits, label = example()
-    assert cross_entropy(logits, label).value().item() == pytest.approx(np.nanmean(pixel_losses(logits, label)), abs=1e-12)
+    assert cross_entropy(logits, label).value().item() == pytest.approx(
+        np.nanmean(pixel_losses(logits, label)), abs=1e-12
+    )
 
 
 def test_dropped_pixels_stay_in_the_denominator():
@@ -53,7 +55,9 @@ def test_class_weights_follow_torch():
     logits, label = example()
     weights = torch.tensor([1.0, 0.2, 3.0, 0.0], dtype=torch.float64)
     expected = F.cross_entropy(logits, label, weight=weights, ignore_index=IGNORE)
-    assert cross_entropy(logits, label, class_weights=weights).value().item() == pytest.approx(expected.item(), abs=1e-12)
+    assert cross_entropy(logits, label, class_weights=weights).value().item() == pytest.approx(
+        expected.item(), abs=1e-12
+    )
 
 
 def test_nothing_labeled_is_zero_and_has_a_gradient():

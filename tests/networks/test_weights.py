@@ -161,6 +161,14 @@ def test_torchvisions_deeplab_fills_timms_resnet101():
     torch.testing.assert_close(body.eval()(pictures)[-1], donor.eval().backbone(pictures)["out"], atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("backbone", ["convnext_atto", "vit_tiny_patch16_224", "hrnet_w18_small"])
+def test_a_cut_down_model_fits_itself_as_hub_weights_do(backbone):
+    donor = timm.create_model(backbone, features_only=True)
+    fitting, report = match_weights(donor.state_dict(), donor.state_dict(), "hub")
+    assert (report.missing, report.wrong_shape, report.unexpected) == ((), (), ())
+    assert all(torch.equal(value, donor.state_dict()[name]) for name, value in fitting.items())
+
+
 def test_coco_weights_are_for_resnet101_only():
     with pytest.raises(ConfigError, match="weights of resnet101, not of resnet10t"):
         network(pretrained="coco-voc-classes")

@@ -47,9 +47,7 @@ CONTESTANTS = (
         900,
         {"photometric": True},
     ),
-    Contestant(
-        "mean_teacher", "mean_teacher", "labeled and unlabeled images", 900, {"labeled_photometric": True}
-    ),
+    Contestant("mean_teacher", "mean_teacher", "labeled and unlabeled images", 900, {"labeled_photometric": True}),
 )
 
 
@@ -70,7 +68,9 @@ def _claim(out: Path, seed: int) -> None:
     """An unfinished demo of the same seed goes on; a finished one, or another seed's, starts over."""
     mark = out / _MARK
     if out.exists() and any(out.iterdir()) and not mark.exists():
-        raise ConfigError("the folder is not empty and holds no demo", where=str(out), fix="an empty or new folder for --out")
+        raise ConfigError(
+            "the folder is not empty and holds no demo", where=str(out), fix="an empty or new folder for --out"
+        )
     if mark.exists() and (json.loads(mark.read_text())["seed"] != seed or (out / "summary.json").exists()):
         for name in ("data", *(each.name for each in CONTESTANTS)):
             shutil.rmtree(out / name, ignore_errors=True)
@@ -81,7 +81,7 @@ def _claim(out: Path, seed: int) -> None:
 
 def _introduction(out: Path) -> str:
     rows = "\n".join(f"  {each.name:<18} {each.sentence}, {each.steps} steps" for each in CONTESTANTS)
-    return f"12 labeled and 300 unlabeled street scenes, three runs, about five minutes on two cores, all in {out}/\n{rows}"
+    return f"12 labeled and 300 unlabeled street scenes, three runs, about five minutes, all in {out}/\n{rows}"
 
 
 def _train(contestant: Contestant, out: Path, seed: int, device: str) -> Outcome:
@@ -117,7 +117,7 @@ class _Quiet(ConsoleObserver):
 def _conclude(out: Path, outcomes: Mapping[str, Outcome], seconds: float) -> None:
     rows = _pictures(outcomes)
     titles = ["image", "truth", *outcomes]
-    last = next(reversed(outcomes.values()))
+    last = list(outcomes.values())[-1]
     classes = last.session.dataset.classes
     picture_grid([row.cells for row in rows], titles, legend=classes, path=out / "pictures.png")
     report = Report(
@@ -139,7 +139,9 @@ def _conclude(out: Path, outcomes: Mapping[str, Outcome], seconds: float) -> Non
     write_atomically(out / "summary.json", lambda file: file.write(json.dumps(summary, indent=2).encode()))
     with ConsoleObserver() as observer:
         observer.console.print(scores_table(scores))
-        observer.say(f"{report.verdict()}\n{seconds:.0f} s in all. Pictures: {out / 'pictures.png'}   Page: {out / 'report.html'}")
+        observer.say(
+            f"{report.verdict()}\n{seconds:.0f} s. Pictures: {out / 'pictures.png'}   Page: {out / 'report.html'}"
+        )
         observer.say("try next:\n" + "\n".join(f"  {command}" for command in _next_commands(out)))
 
 

@@ -46,7 +46,9 @@ def _score(
 ) -> dict[str, Scores]:
     samples = dataset.val if split == "val" else dataset.test
     if not samples:
-        raise DataError(f"the data set has no {split} images", where=str(dataset.root), fix=f"{split}/images and {split}/masks")
+        raise DataError(
+            f"the data set has no {split} images", where=str(dataset.root), fix=f"{split}/images and {split}/masks"
+        )
     networks, card, ensemble = load_networks(folder)
     if card.classes.names != dataset.classes.names:
         raise DataError(

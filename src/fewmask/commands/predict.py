@@ -51,8 +51,8 @@ def run_predict(
             _write(predictor, image.to(target), out / name, card, settings, confidence)
             observer.advance("predicting", done, len(jobs))
         observer.say(f"{len(jobs) - len(failures)} of {len(jobs)} masks in {out}")
-        for error in failures:
-            observer.warn(f"not predicted: {error.where}: {error.what}")
+        for failure in failures:
+            observer.warn(f"not predicted: {failure.where}: {failure.what}")
     return 1 if failures else 0
 
 
@@ -99,7 +99,9 @@ def _jobs(images: Sequence[str]) -> Iterator[tuple[Path, Path]]:
                 name = relative.with_name(f"{relative.stem}_{relative.suffix[1:]}.png")
             if name in seen:
                 raise ConfigError(
-                    f"two images would write the mask {name}", where=f"{seen[name]} and {source}", fix="one folder at a time"
+                    f"two images would write the mask {name}",
+                    where=f"{seen[name]} and {source}",
+                    fix="one folder at a time",
                 )
             seen[name] = source
             yield source, name
@@ -116,5 +118,7 @@ def _found(word: str) -> list[tuple[Path, Path]]:
         matches = sorted(Path(each) for each in glob.glob(word, recursive=True))
         found = [(each, Path(each.name)) for each in matches if each.is_file()]
     if not found:
-        raise ConfigError("no images found", where=word, fix=f"a folder, files, or a glob of {', '.join(IMAGE_SUFFIXES)}")
+        raise ConfigError(
+            "no images found", where=word, fix=f"a folder, files, or a glob of {', '.join(IMAGE_SUFFIXES)}"
+        )
     return found

@@ -52,9 +52,7 @@ def run_of(folder: RunFolder, name: str, *, seconds: float | None = None, twin: 
     )
 
 
-def picture_rows(
-    session: Session, predictors: Mapping[str, Predictor], count: int = _PICTURES
-) -> list[PictureRow]:
+def picture_rows(session: Session, predictors: Mapping[str, Predictor], count: int = _PICTURES) -> list[PictureRow]:
     """Image, truth and each predictor's answer for a few validation images, spread over the set."""
     images, labels = session.stores.val, session.stores.val_labels
     if images is None or labels is None:

@@ -69,7 +69,7 @@ def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
 
     page = write_run_report(outcome)
     if outcome.scores:
-        observer.console.print(scores_table({name: each for name, each in outcome.scores.items()}))
+        observer.console.print(scores_table(outcome.scores))
         observer.say(f"selected {outcome.selected} on val")
     pace = outcome.pace
     if pace.steps:

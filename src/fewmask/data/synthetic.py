@@ -57,6 +57,7 @@ def write_scenes(
 
     `progress` is told how many scenes are done, of how many. The masks of unlabeled scenes are never written.
     """
+    root = root.resolve()
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise DataError("the folder for the scenes is not empty", where=str(root), fix="a path that does not exist yet")
     parts = [("", 0, labeled), ("unlabeled", _UNLABELED_START, unlabeled), ("val", _VAL_START, val)]
@@ -69,7 +70,9 @@ def write_scenes(
             _write_scene(partial, part, name, render_scene(seed, index, size))
             if progress is not None:
                 progress(done, len(jobs))
-        partial.replace(root)
+        if root.exists():
+            root.rmdir()
+        partial.rename(root)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from fewmask.data.synthetic_street import Stage
 from fewmask.data.synthetic_texture import Rng, blend, hsv
 
 Outline = tuple[tuple[float, float], ...]
+Edge = tuple[tuple[float, float], tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,10 @@ def _paint(rng: Rng) -> Array:
 def draw_car(stage: Stage, car: Car) -> None:
     """Shadow, wheels, the visible faces along the profile, then the side that is turned to the camera."""
     _ground_shadow(stage, car)
-    profile = car.model.profile if car.forward else car.model.profile[::-1]
-    edges = [(a, b, index) for index, (a, b) in enumerate(zip(profile, profile[1:], strict=False))]
-    if not car.forward:
-        edges = [(a, b, len(edges) - 1 - index) for a, b, index in edges]
     _undercarriage(stage, car)
-    for a, b, index in sorted(edges, key=lambda edge: -max(car.point(*edge[0], 0)[2], car.point(*edge[1], 0)[2])):
-        _face(stage, car, a, b, index)
+    edges = list(enumerate(pairwise(car.model.profile)))
+    for index, edge in sorted(edges, key=lambda item: -max(car.point(share, up, 0)[2] for share, up in item[1])):
+        _face(stage, car, edge, index)
     side = _visible_side(car)
     if side is not None:
         _side(stage, car, side)
@@ -115,37 +114,42 @@ def _visible_side(car: Car) -> float | None:
     return 1.0 if car.corner[0] + car.width < 0 else None
 
 
-def _face(stage: Stage, car: Car, a: tuple[float, float], b: tuple[float, float], index: int) -> None:
-    """One strip of the body across the car's width, if it is turned to the camera."""
-    first, second = np.array(car.point(*a, 0)), np.array(car.point(*b, 0))
+def _normal(car: Car, edge: Edge) -> Array:
+    """The outward direction of a strip of the body, [3]."""
+    first, second = (np.array(car.point(share, up, 0)) for share, up in edge)
+    along = (second - first) / max(float(np.linalg.norm(second - first)), 1e-6)
     axis = 0 if car.crossing else 2
-    run, rise = second[axis] - first[axis], second[1] - first[1]
-    length = float(np.hypot(run, rise)) or 1.0
     normal = np.zeros(3)
-    normal[axis], normal[1] = -rise / length, run / length
-    eye = np.array([0.0, stage.camera.height, 0.0]) - (first + second) / 2
-    if normal[axis] * eye[axis] + normal[1] * eye[1] <= 0:
+    normal[axis], normal[1] = -along[1], along[axis]
+    return normal if car.forward else -normal  # the profile runs the other way round
+
+
+def _face(stage: Stage, car: Car, edge: Edge, index: int) -> None:
+    """One strip of the body across the car's width, if it is turned to the camera."""
+    (a, low), (b, high) = edge
+    normal, middle = _normal(car, edge), np.array(car.point((a + b) / 2, (low + high) / 2, 0))
+    eye = np.array([middle[0] if not car.crossing else 0.0, stage.camera.height, middle[2] if car.crossing else 0.0])
+    if normal @ (eye - middle) <= 0:
         return
-    depth = max(float(min(first[2], second[2])), NEAR)
+    depth = max(min(car.point(a, low, 0)[2], car.point(b, high, 0)[2]), NEAR)
     light = stage.light.on((float(normal[0]), float(normal[1]), float(normal[2])))
-    quad = [car.point(*a, 0), car.point(*a, 1), car.point(*b, 1), car.point(*b, 0)]
-    stage.fill(quad, car.paint * light, CAR, depth)
+
+    def strip(start: float, stop: float, margin: float, color: Array) -> None:
+        ends = [(a + (b - a) * t, low + (high - low) * t) for t in (start, stop)]
+        left, right = ([car.point(share, up, side) for share, up in ends] for side in (margin, 1 - margin))
+        stage.fill([*left, *right[::-1]], color, CAR, depth)
+
+    strip(0.0, 1.0, 0.0, car.paint * light)
     if index in car.model.panes:
-        low, high = blend(np.array(a), np.array(b), 0.1), blend(np.array(a), np.array(b), 0.9)
-        stage.fill(
-            [car.point(*low, 0.1), car.point(*low, 0.9), car.point(*high, 0.88), car.point(*high, 0.12)],
-            car.glass,
-            CAR,
-            depth,
-        )
-    elif abs(rise) > abs(run) and not car.crossing:
-        _lamps(stage, car, (a, b), index == 0, light, depth)
+        strip(0.1, 0.9, 0.1, car.glass)
+    elif abs(normal[1]) < 0.7 and not car.crossing:
+        _lamps(stage, car, edge, index == 0, light, depth)
 
 
 def _lamps(
     stage: Stage,
     car: Car,
-    edge: tuple[tuple[float, float], tuple[float, float]],
+    edge: Edge,
     rear: bool,
     light: Array,
     depth: float,

@@ -112,8 +112,8 @@ def _plants(stage: Stage) -> Iterator[Thing]:
 
 def _people(stage: Stage) -> Iterator[Thing]:
     rng, layout = stage.rng, stage.layout
-    for _ in range(int(rng.integers(1, 7))):
-        z = float(np.exp(rng.uniform(np.log(3.2), np.log(8.5))))
+    for _ in range(int(rng.integers(2, 8))):
+        z = float(np.exp(rng.uniform(np.log(3.6), np.log(9.0))))
         side = int(rng.choice(_SIDES))
         crossing = rng.random() < 0.25
         x = rng.uniform(layout.left, layout.right) if crossing else _walk(stage, side, 0.15, 0.9)

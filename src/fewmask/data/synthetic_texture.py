@@ -19,7 +19,8 @@ def hsv(hue: float, saturation: float, value: float) -> Array:
 
 def blend(first: Any, second: Any, weight: Any) -> Array:
     """`first` where weight is 0, `second` where it is 1."""
-    return np.asarray(first + (np.asarray(second) - first) * weight, dtype=np.float32)
+    first, second = np.asarray(first, dtype=np.float32), np.asarray(second, dtype=np.float32)
+    return np.asarray(first + (second - first) * np.asarray(weight, dtype=np.float32))
 
 
 def smoothstep(low: float, high: float, value: Any) -> Any:

@@ -29,12 +29,13 @@ def ema_update(teacher: nn.Module, student: nn.Module, decay: float | Tensor, bu
 
     buffers: BatchNorm statistics are copied from the student, or averaged like the weights.
     """
-    slow, fast = list(teacher.parameters()), list(student.parameters())
+    slow: list[Tensor] = list(teacher.parameters())
+    fast: list[Tensor] = list(student.parameters())
     slow_buffers, fast_buffers = list(teacher.buffers()), list(student.buffers())
     averaged = [buffers == "averaged" and buffer.is_floating_point() for buffer in slow_buffers]
     slow += [buffer for buffer, average in zip(slow_buffers, averaged, strict=True) if average]
     fast += [buffer for buffer, average in zip(fast_buffers, averaged, strict=True) if average]
-    step = torch._foreach_sub(fast, slow)
+    step = list(torch._foreach_sub(fast, slow))
     torch._foreach_mul_(step, 1 - decay)
     torch._foreach_add_(slow, step)
     for old, new, average in zip(slow_buffers, fast_buffers, averaged, strict=True):

@@ -20,7 +20,9 @@ from fewmask.views.mixing import paste
 class MeanTeacherSettings(MethodSettings):
     decay: Share = Field(0.999, description="alpha: how much of the teacher stays at each step")
     warmup: bool = Field(True, description="start with the plain mean of the first steps: min(decay, 1 - 1/(step+1))")
-    buffers: Buffers = Field("copied", description="teacher's BatchNorm statistics: copied from the student or averaged")
+    buffers: Buffers = Field(
+        "copied", description="teacher's BatchNorm statistics: copied from the student or averaged"
+    )
     threshold: Share = Field(0.95, description="tau: pseudo labels below this confidence are dropped, not renormalized")
     unlabeled_weight: float = Field(1.0, ge=0, description="weight of the loss on unlabeled images")
     mixing: Literal["none", "box"] = Field("box", description="paste a box of another image into each unlabeled image")
@@ -68,7 +70,9 @@ class MeanTeacher(Method):
         logits = self.student_1(torch.cat([batch.image, mixed]), noise).logits  # [B + U, K, h, w]
         labeled, unlabeled = logits.split([len(batch.image), len(mixed)])
         loss = self.labeled_loss(labeled, batch.label)
-        loss = loss + settings.unlabeled_weight * cross_entropy(unlabeled, target, pixel_weight=trusted).named("unlabeled")
+        loss = loss + settings.unlabeled_weight * cross_entropy(unlabeled, target, pixel_weight=trusted).named(
+            "unlabeled"
+        )
         yield Update("student_1", loss)
 
         decay = warmed_decay(settings.decay, progress.step) if settings.warmup else settings.decay

@@ -33,7 +33,9 @@ class Method(nn.Module):
     Settings: ClassVar[type[MethodSettings]] = MethodSettings
     paper: ClassVar[str] = ""
     capturable: ClassVar[bool] = True  # the step is a pure tensor program
-    predictors: ClassVar[tuple[str, ...]]  # networks that are scored; the first ships when there is nothing to choose by
+    predictors: ClassVar[
+        tuple[str, ...]
+    ]  # networks that are scored; the first ships when there is nothing to choose by
     ensemble: ClassVar[tuple[str, ...]] = ()  # predictors whose mean softmax is scored, too
 
     def __init__(self, settings: MethodSettings, labeled_loss: LabeledLoss) -> None:

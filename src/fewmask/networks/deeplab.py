@@ -90,4 +90,6 @@ def _convolution(channels: int, width: int, kernel: int, dilation: int = 1) -> n
 
 
 def _normalized(layer: nn.Conv2d) -> tuple[nn.Module, ...]:
-    return layer, nn.GroupNorm(math.gcd(32, layer.out_channels), layer.out_channels)
+    # 32 groups of 8 in the paper's width; eight channels per group in others, as single ones would lose their bias.
+    groups = math.gcd(layer.out_channels, max(1, layer.out_channels // 8))
+    return layer, nn.GroupNorm(groups, layer.out_channels)

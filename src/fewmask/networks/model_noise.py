@@ -79,7 +79,7 @@ def settle_gates(body: nn.Module, called: Sequence[ResidualGate], rule: DepthRul
     for gate in called:
         blocks.setdefault(places[gate][0], len(blocks))
     for gate, (block, attribute) in places.items():
-        if block not in blocks or gate not in called:
+        if gate not in called:
             setattr(block, attribute, nn.Identity())
             continue
         index = blocks[block]

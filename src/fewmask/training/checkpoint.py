@@ -51,7 +51,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise CheckpointError(
-            f"the checkpoint cannot be read ({type(error).__name__})", where=str(path), fix="an intact file; delete this one"
+            f"the checkpoint cannot be read ({type(error).__name__})",
+            where=str(path),
+            fix="an intact file; delete this one",
         ) from error
     if not isinstance(state, dict) or state.get("format_version") != FORMAT_VERSION:
         raise CheckpointError(
@@ -62,14 +64,15 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def load_newest(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
+def load_newest(folder: Path, warn: Callable[[str], None] | None = None) -> dict[str, Any] | None:
     """The newest readable checkpoint; damaged ones are passed over with a warning. None where there is none."""
     damaged: CheckpointError | None = None
     for path in list_checkpoints(folder):
         try:
             return load_checkpoint(path)
         except CheckpointError as error:
-            warn(f"{path.name} is damaged and was passed over")
+            if warn is not None:
+                warn(f"{path.name} is damaged and was passed over")
             damaged = error
     if damaged is not None:
         raise damaged

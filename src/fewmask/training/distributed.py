@@ -1,7 +1,7 @@
 """Many processes: the one place that knows about ranks.
 
-Losses, metrics and BatchNorm statistics are summed over ranks, gradients are summed after each backward pass, so N ranks
-make the update that one process would make with the whole batch. Networks stay plain modules.
+Losses, metrics and BatchNorm statistics are summed over ranks, gradients are summed after each backward pass, so N
+ranks make the update that one process would make with the whole batch. Networks stay plain modules.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class _SumOverRanks(torch.autograd.Function):
     """All-reduce whose gradient is all-reduced, too: every rank's loss depends on every rank's statistics."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:  # noqa: ARG004
         total = tensor.clone()
         dist.all_reduce(total)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # noqa: ARG004
         total = gradients[0].clone()
         dist.all_reduce(total)
         return total
@@ -101,11 +101,11 @@ class SyncedBatchNorm(nn.BatchNorm2d):
             return super().forward(images)
         wide = images.float() if images.dtype in (torch.bfloat16, torch.float16) else images
         pixels = wide.new_tensor([wide.numel() / wide.shape[1]])
-        summed: Tensor = _SumOverRanks.apply(torch.cat([wide.sum((0, 2, 3)), pixels]))  # type: ignore[no-untyped-call]
+        summed: Tensor = _SumOverRanks.apply(torch.cat([wide.sum((0, 2, 3)), pixels]))
         count = summed[-1].detach()
         mean = summed[:-1] / count  # [D]
         centered = wide - mean[:, None, None]
-        variance = _SumOverRanks.apply(centered.square().sum((0, 2, 3))) / count  # type: ignore[no-untyped-call]
+        variance = _SumOverRanks.apply(centered.square().sum((0, 2, 3))) / count
         self._track(mean.detach(), variance.detach() * count / (count - 1))
         result = centered * (variance + self.eps).rsqrt()[:, None, None]
         if self.affine:
@@ -147,4 +147,4 @@ class _SyncedBatchNormAct(SyncedBatchNorm):
         self.__dict__.update(norm.__dict__)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.act(self.drop(super().forward(images)))  # type: ignore[no-any-return]
+        return self.act(self.drop(super().forward(images)))  # type: ignore[operator]

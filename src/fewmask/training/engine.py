@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import ContextManager, Literal
+from contextlib import AbstractContextManager
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -63,7 +64,7 @@ class Engine:
         self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)  # first step with a non-finite loss
         self.sums: dict[str, Tensor] = {}  # metric name -> [2]: total and count since the last line of metrics
 
-    def autocast(self) -> ContextManager[object]:
+    def autocast(self) -> AbstractContextManager[object]:
         if self.precision == "bf16":
             return torch.autocast(self.device.type, torch.bfloat16)
         return contextlib.nullcontext()
@@ -121,18 +122,20 @@ class Engine:
         self._add(measure.name, measure.total.detach(), measure.count.detach())
 
     def _add(self, name: str, total: Tensor, count: Tensor) -> None:
-        pair = torch.stack([total.double(), count.double()])
-        self.sums[name] = self.sums[name] + pair if name in self.sums else pair
+        if name not in self.sums:
+            self.sums[name] = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self.sums[name].add_(torch.stack([total.double(), count.double()]))  # in place: a captured step keeps adding
 
     def gather_sums(self) -> dict[str, Tensor]:
         """Collect the metric sums on the first rank (all ranks must call this) and return them, on the CPU."""
         for name in sorted(self.sums):
             total = self.world.sum(self.sums[name])
-            self.sums[name] = total if self.world.main else torch.zeros_like(total)
-        return {name: pair.cpu() for name, pair in sorted(self.sums.items())}
+            self.sums[name].copy_(total if self.world.main else torch.zeros_like(total))
+        return {name: pair.cpu().clone() for name, pair in sorted(self.sums.items())}
 
     def flush(self) -> dict[str, float]:
         """The means since the last call; a line of metrics."""
         sums = self.gather_sums()
-        self.sums = {}
+        for pair in self.sums.values():
+            pair.zero_()
         return {name: (pair[0] / pair[1].clamp(min=1e-12)).item() for name, pair in sums.items()}

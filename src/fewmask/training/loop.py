@@ -8,16 +8,14 @@ from dataclasses import dataclass
 import torch
 
 from fewmask.errors import TrainingError
-from fewmask.randomness import Randomness
+from fewmask.learning.schedules import rate_factor
 from fewmask.training.checkpoint import save_checkpoint
 from fewmask.training.observer import Observer
-from fewmask.training.optimizers import set_rates
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.scores import validate
 from fewmask.training.session import Session
 from fewmask.training.signals import Interrupted, StopRequest
 from fewmask.training.state import collect_state
-from fewmask.types import Progress
 
 
 @dataclass(frozen=True)
@@ -33,23 +31,14 @@ def train(session: Session, folder: RunFolder, observer: Observer, start: int) -
     began = time.perf_counter()
     with StopRequest() as stop:
         for step in range(start, steps):
-            _one_step(session, step, steps)
+            _one_step(session, step)
             _after_step(session, folder, observer, stop, step + 1)
     return Pace(max(steps - start, 0), time.perf_counter() - began)
 
 
-def progress_at(session: Session, step: int, steps: int) -> Progress:
-    position = torch.tensor(step, device=session.engine.device)
-    fraction = torch.tensor(step / steps, dtype=torch.float32, device=session.engine.device)
-    return Progress(position, fraction, Randomness(session.config.seed, position))
-
-
-def _one_step(session: Session, step: int, steps: int) -> None:
-    for optimizer in session.engine.optimizers.values():
-        set_rates(optimizer, session.config.optimizer, step, steps)
-    progress = progress_at(session, step, steps)
+def _one_step(session: Session, step: int) -> None:
     try:
-        session.engine.step(session.maker(progress.step), progress)
+        session.stepper(step)
     except torch.OutOfMemoryError as error:
         raise TrainingError(
             f"out of memory in step {step}: {str(error).split('. ')[0]}",
@@ -93,23 +82,22 @@ def _raise_if_not_finite(session: Session) -> None:
     step = int(session.engine.bad_step)
     if step < 0:
         return
-    batch = session.maker(torch.tensor(step, device=session.engine.device))
+    batch = session.maker(torch.tensor(step, device=session.maker.labeled.values.device))
     labeled = [session.dataset.labeled[index].name for index in batch.image_index.tolist()]
     unlabeled = [session.dataset.unlabeled[index].name for index in batch.weak_index.tolist()]
     raise TrainingError(
         f"the loss was not finite in step {step}; the last good checkpoint is untouched",
         where=f"labeled images {', '.join(labeled)}" + (f"; unlabeled {', '.join(unlabeled)}" if unlabeled else ""),
-        fix="a lower optimizer.lr, optimizer.clip=1.0, training.precision=fp32, or `fewmask check` for the images named",
+        fix="a lower optimizer.lr, optimizer.clip=1.0, training.precision=fp32; `fewmask check` looks at the images",
     )
 
 
 def _log(session: Session, folder: RunFolder, observer: Observer, done: int) -> None:
     values = session.engine.flush()
-    rates = {
-        f"{name}/lr": optimizer.param_groups[0]["lr"] for name, optimizer in session.engine.optimizers.items()
-    }
+    training, settings = session.config.training, session.config.optimizer
+    rate = settings.lr * rate_factor(settings, done - 1, training.steps)
     if session.world.main:
-        folder.append_metrics({"step": done, **values, **rates})
+        folder.append_metrics({"step": done, **values, "lr": rate})
         observer.metrics(done, session.config.training.steps, values)
 
 

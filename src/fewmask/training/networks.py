@@ -20,7 +20,7 @@ def load_networks(folder: RunFolder) -> tuple[dict[str, SegmentationNetwork], Mo
     """Every predictor of the run, the model card, and who forms the ensemble; without checkpoints only what ships."""
     card = load_card(folder.path)
     method = method_class(card.method)
-    state = load_newest(folder.checkpoints, warn=lambda text: None)
+    state = load_newest(folder.checkpoints)
     if state is None:
         return {card.predictor: load_model(folder.path)[0]}, card, ()
     networks = {}

@@ -21,14 +21,27 @@ def build_optimizer(network: SegmentationNetwork, settings: OptimizerSettings) -
     groups += _groups(network.head_parameters(), head_lr, settings)
     # Fused kernels can skip an update on a device flag, which is how a non-finite loss is masked without a host sync.
     if settings.name == "adamw":
-        return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
+        on_gpu = next(network.parameters()).is_cuda
+        return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True, capturable=on_gpu)
     return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=True)
 
 
-def set_rates(optimizer: Optimizer, settings: OptimizerSettings, step: int, steps: int) -> None:
+def set_rates(optimizer: Optimizer, settings: OptimizerSettings, step: int, steps: int) -> float:
+    """Set the rates of `step` and return the first group's.
+
+    On a GPU a rate is a tensor that is filled in place, so that a captured step reads the new value.
+    """
     factor = rate_factor(settings, step, steps)
     for group in optimizer.param_groups:
-        group["lr"] = group["base_lr"] * factor
+        rate = group["base_lr"] * factor
+        device = group["params"][0].device
+        if device.type == "cpu":
+            group["lr"] = rate
+        elif isinstance(group["lr"], torch.Tensor) and group["lr"].device == device:
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = torch.full((), rate, device=device)
+    return float(optimizer.param_groups[0]["base_lr"] * factor)
 
 
 def _groups(parameters: Any, lr: float, settings: OptimizerSettings) -> list[dict[str, Any]]:

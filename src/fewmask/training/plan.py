@@ -35,7 +35,11 @@ def _data_line(session: Session) -> str:
 
 def _sizes(images: FlatImages) -> str:
     sizes = sorted(set(zip(images.height.tolist(), images.width.tolist(), strict=True)))
-    return "x".join(map(str, sizes[0])) if len(sizes) == 1 else f"{sizes[0][0]}x{sizes[0][1]} to {sizes[-1][0]}x{sizes[-1][1]}"
+    return (
+        "x".join(map(str, sizes[0]))
+        if len(sizes) == 1
+        else f"{sizes[0][0]}x{sizes[0][1]} to {sizes[-1][0]}x{sizes[-1][1]}"
+    )
 
 
 def _store_size(session: Session) -> str:
@@ -51,7 +55,8 @@ def _network_line(session: Session) -> str:
     first = next(iter(networks.values()))
     millions = sum(parameter.numel() for parameter in first.parameters()) / 1e6
     weights = "from scratch" if settings.pretrained == "none" else f"weights {settings.pretrained}"
-    return f"{settings.head} on {settings.backbone}, stride {first.stride}, {millions:.1f} M parameters, {weights} ({', '.join(networks)})"
+    name = f"{settings.head} on {settings.backbone}, stride {first.stride}, {millions:.1f} M parameters"
+    return f"{name}, {weights} ({', '.join(networks)})"
 
 
 def _settings_line(session: Session) -> str:
@@ -62,13 +67,19 @@ def _settings_line(session: Session) -> str:
 def _optimizer_line(session: Session) -> str:
     settings = session.config.optimizer
     head = settings.head_lr if settings.head_lr is not None else 10 * settings.lr
-    return f"{settings.name}, rate {settings.lr:g} (head {head:g}), {settings.schedule}, weight decay {settings.weight_decay:g}"
+    rates = f"rate {settings.lr:g} (head {head:g}), {settings.schedule}"
+    return f"{settings.name}, {rates}, weight decay {settings.weight_decay:g}"
 
 
 def _steps_line(session: Session, start: int) -> str:
     training, engine = session.config.training, session.engine
     labeled = f"{training.batch} labeled"
-    both = f"{labeled} + {training.unlabeled_batch or training.batch} unlabeled" if session.method.views.unlabeled else labeled
+    both = (
+        f"{labeled} + {training.unlabeled_batch or training.batch} unlabeled"
+        if session.method.views.unlabeled
+        else labeled
+    )
     processes = f", {engine.world.size} processes" if engine.world.size > 1 else ""
     begin = f"{start} to " if start else ""
-    return f"{begin}{training.steps} of {both} images, {engine.precision} on {engine.device}{processes}, seed {session.config.seed}"
+    where = f"{engine.precision} on {engine.device}{processes}, seed {session.config.seed}"
+    return f"{begin}{training.steps} of {both} images, {where}"

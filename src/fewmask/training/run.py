@@ -134,7 +134,9 @@ def _require_same(old: Config, new: Config) -> None:
 def _differences(before: Any, now: Any, prefix: str = "") -> list[str]:
     if isinstance(before, dict) and isinstance(now, dict):
         keys = [*before, *(key for key in now if key not in before)]
-        return [name for key in keys for name in _differences(before.get(key), now.get(key), f"{prefix}.{key}".strip("."))]
+        return [
+            name for key in keys for name in _differences(before.get(key), now.get(key), f"{prefix}.{key}".strip("."))
+        ]
     return [] if before == now else [prefix]
 
 

@@ -54,7 +54,9 @@ class RunFolder:
         """A new folder with what the run depends on; an existing run is never overwritten."""
         if self.config.exists():
             raise ConfigError(
-                "the run folder already holds a run", where=str(self.path), fix="--resume to go on with it, or another --out"
+                "the run folder already holds a run",
+                where=str(self.path),
+                fix="--resume to go on with it, or another --out",
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,7 @@ from fewmask.training.distributed import World, check_divisible, sync_batch_norm
 from fewmask.training.engine import Engine, choose_precision, set_tf32
 from fewmask.training.observer import Observer
 from fewmask.training.optimizers import build_optimizer
+from fewmask.training.stepper import Stepper
 from fewmask.types import IGNORE, FlatImages
 from fewmask.views.sampler import BatchMaker
 
@@ -53,6 +54,7 @@ class Session:
     method: Method
     engine: Engine
     maker: BatchMaker
+    stepper: Stepper
     checksums: dict[str, str]
 
     @property
@@ -97,6 +99,7 @@ def build_session(
     """`config` is already resolved: its crop is set."""
     training = config.training
     set_tf32(training.tf32)
+    torch.backends.cudnn.benchmark = device.type == "cuda"  # crops have one size, so the fastest kernels stay so
     precision = choose_precision(training.precision, device)
     method = build_method(config, dataset, stores)
     if method.views.unlabeled and stores.unlabeled is None:
@@ -113,9 +116,7 @@ def build_session(
         sync_batch_norms(method)
     method.train()
     optimizers = {name: build_optimizer(network, config.optimizer) for name, network in method.trained().items()}
-    engine = Engine(
-        method, optimizers, device=device, precision=precision, world=world, clip=config.optimizer.clip
-    )
+    engine = Engine(method, optimizers, device=device, precision=precision, world=world, clip=config.optimizer.clip)
     stores_device = place_stores(stores, device, training.store_share, observer)
     assert config.views.crop is not None
     maker = BatchMaker(
@@ -134,7 +135,8 @@ def build_session(
         dtype=dtype,
         num_classes=len(dataset.classes),
     )
-    return Session(config, dataset, stores, method, engine, maker, checksums(dataset))
+    stepper = Stepper(config, engine, maker)
+    return Session(config, dataset, stores, method, engine, maker, stepper, checksums(dataset))
 
 
 def build_method(config: Config, dataset: Dataset, stores: Stores) -> Method:
@@ -155,7 +157,9 @@ def place_stores(stores: Stores, device: torch.device, share: float, observer: O
     free, _ = torch.cuda.mem_get_info(device)
     if needed <= share * free:
         return device
-    observer.say(f"images take {needed / 2**30:.1f} GiB, more than {share:.0%} of the free GPU memory: kept on the host")
+    observer.say(
+        f"images take {needed / 2**30:.1f} GiB, more than {share:.0%} of the free GPU memory: kept on the host"
+    )
     return torch.device("cpu")
 
 
@@ -175,6 +179,8 @@ def _class_weights(config: Config, num_classes: int, labels: FlatImages) -> torc
         return inverse_frequency_weights(counts)
     if len(asked) != num_classes:
         raise ConfigError(
-            f"{len(asked)} class weights for {num_classes} classes", where="loss.class_weights", fix=f"{num_classes} numbers"
+            f"{len(asked)} class weights for {num_classes} classes",
+            where="loss.class_weights",
+            fix=f"{num_classes} numbers",
         )
     return torch.tensor(asked)

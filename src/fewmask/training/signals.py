@@ -24,13 +24,13 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self.signal_number = number
         for each in self._before:
             signal.signal(each, signal.SIG_DFL)
 
 
-class Interrupted(Exception):
+class Interrupted(Exception):  # noqa: N818, nothing went wrong
     """The run stopped on request, after leaving a checkpoint."""
 
     def __init__(self, signal_number: int, step: int) -> None:

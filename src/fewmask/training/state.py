@@ -24,7 +24,9 @@ def restore_state(engine: Engine, state: dict[str, Any], checksums: dict[str, st
     for name, value in checksums.items():
         if state[f"checksum.{name}"] != value:
             raise CheckpointError(
-                f"the {name} is not the one this run was trained on", where=f"checksum.{name}", fix="the same files and names"
+                f"the {name} is not the one this run was trained on",
+                where=f"checksum.{name}",
+                fix="the same files and names",
             )
     load_method(engine.method, state)
     for name, optimizer in engine.optimizers.items():

@@ -1,0 +1,77 @@
+"""Runs single steps: eagerly, or captured once as a CUDA graph and replayed.
+
+A method's step and its batch are a pure tensor program of a step tensor, so the whole of it, from the choice of images
+to the teachers' update, can be one graph; the host then only writes the step number and the learning rates.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fewmask.config import Config
+from fewmask.randomness import Randomness
+from fewmask.training.engine import Engine
+from fewmask.training.optimizers import set_rates
+from fewmask.types import Progress
+from fewmask.views.sampler import BatchMaker
+
+_WARM_UP = 3  # eager steps before the capture: optimizers make their state, cuDNN chooses its kernels
+
+
+class Stepper:
+    def __init__(self, config: Config, engine: Engine, maker: BatchMaker) -> None:
+        self.config, self.engine, self.maker = config, engine, maker
+        self.step = torch.zeros((), dtype=torch.int64, device=engine.device)
+        self.fraction = torch.zeros((), device=engine.device)
+        self.progress = Progress(self.step, self.fraction, Randomness(config.seed, self.step))
+        self.captures = _can_capture(config, engine, maker)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.stream = torch.cuda.Stream() if self.captures else None
+        self.done = 0
+
+    def __call__(self, step: int) -> None:
+        steps = self.config.training.steps
+        self.step.fill_(step)
+        self.fraction.fill_(step / steps)
+        for optimizer in self.engine.optimizers.values():
+            set_rates(optimizer, self.config.optimizer, step, steps)
+        if not self.captures:
+            self._compute()
+        elif self.done < _WARM_UP:
+            self._compute_aside()
+        else:
+            self._replay()
+        self.done += 1
+
+    def _compute(self) -> None:
+        self.engine.step(self.maker(self.maker_step()), self.progress)
+
+    def maker_step(self) -> torch.Tensor:
+        """The step where the stores lie."""
+        return self.step.to(self.maker.labeled.values.device)
+
+    def _compute_aside(self) -> None:
+        """On the stream that will be captured, as autograd remembers the stream of its first backward pass."""
+        assert self.stream is not None
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            self._compute()
+        torch.cuda.current_stream().wait_stream(self.stream)
+
+    def _replay(self) -> None:
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, stream=self.stream):
+                self._compute()
+        self.graph.replay()
+
+
+def _can_capture(config: Config, engine: Engine, maker: BatchMaker) -> bool:
+    """Declared, never found out by failing: the method, one process, and images on the same GPU."""
+    return (
+        config.training.capture
+        and engine.device.type == "cuda"
+        and engine.method.capturable
+        and engine.world.size == 1
+        and maker.labeled.values.is_cuda
+    )
