@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from fewmask.config import LossSettings, NetworkSettings, OptimizerSettings
@@ -12,7 +14,7 @@ from fewmask.networks.build import build_network
 from fewmask.randomness import Randomness
 from fewmask.training.engine import Engine
 from fewmask.training.optimizers import build_optimizer
-from fewmask.types import IGNORE, Batch, Progress
+from fewmask.types import IGNORE, Batch, Measure, Progress, Reduce, Update
 from fewmask.views.mixing import box_mask, partners
 
 CLASSES = 4
@@ -30,6 +32,19 @@ def make_engine(method: Method, optimizer: OptimizerSettings | None = None, **op
     chosen = optimizer or OptimizerSettings(lr=0.01)
     optimizers = {name: build_optimizer(network, chosen) for name, network in method.trained().items()}
     return Engine(method, optimizers, device=torch.device("cpu"), **options)
+
+
+def requests(method: Method, batch: Batch, progress: Progress) -> Iterator[Update | Reduce | Measure]:
+    """What a step yields, in one process: a reduction's answer is the tensor itself."""
+    step = method.step(batch, progress)
+    answer = None
+    while True:
+        try:
+            request = step.send(answer)
+        except StopIteration:
+            return
+        answer = request.tensor if isinstance(request, Reduce) else None
+        yield request
 
 
 def make_progress(step: int = 0, steps: int = 10, seed: int = 0) -> Progress:

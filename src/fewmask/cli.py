@@ -10,25 +10,20 @@ from typing import Annotated, Any
 import typer
 
 from fewmask import __version__
+from fewmask.commands import options
 from fewmask.errors import FewmaskError
+
+_LISTS = "What there is"
+_FIRST_STEPS = "Start with `fewmask demo`. Your own data: fewmask check DATA, then fewmask train DATA --out RUN."
 
 app = typer.Typer(
     name="fewmask",
-    help="Few masks, many images, one good segmentation model.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_FIRST_STEPS,
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:0; the GPU if there is one when left away.")]
-Foreground = Annotated[int | None, typer.Option(help="Mask value that means class 1 in two-class masks, e.g. 255.")]
-Ignore = Annotated[list[int] | None, typer.Option(help="Mask value that means ignore; may be given several times.")]
-Layout = Annotated[str | None, typer.Option(help="auto, folder, voc, cityscapes or camvid.")]
-Words = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. training.steps=2000.")
-]
 
 
 def run(arguments: list[str]) -> int:
@@ -36,21 +31,33 @@ def run(arguments: list[str]) -> int:
     debug = "--debug" in arguments
     arguments = [word for word in arguments if word != "--debug"]
     try:
-        result = app(args=arguments, prog_name="fewmask", standalone_mode=False)
-        return int(result or 0)
+        return int(app(args=arguments, prog_name="fewmask", standalone_mode=False) or 0)
+    except KeyboardInterrupt:
+        return 130
     except FewmaskError as error:
         if debug:
             raise
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return 2
-    except KeyboardInterrupt:
-        return 130
+        return _fail(error.what, error.where, error.fix)
+    except OSError as error:  # a full disk, a folder that may not be written
+        if debug:
+            raise
+        return _fail(error.strerror or str(error), str(error.filename or ""), "--debug shows where it happened")
     except Exception as error:
         if debug or not hasattr(error, "exit_code"):
             raise
-        if hasattr(error, "show"):
+        if hasattr(error, "show"):  # a usage error
             error.show()
         return int(error.exit_code)
+
+
+def _fail(what: str, where: str, fix: str) -> int:
+    """One block: what is wrong, where, and what would be valid."""
+    from fewmask.console import printable
+
+    parts = [f"{name}: {text}" for name, text in (("error", what), ("  where", where), ("  valid", fix)) if text]
+    block = "\n".join(part.replace("\n", "\n" + " " * 9) for part in parts)
+    print(printable(block), file=sys.stderr)  # noqa: T201
+    return 2
 
 
 def _version(asked: bool) -> None:
@@ -62,63 +69,58 @@ def _version(asked: bool) -> None:
 @app.callback()
 def fewmask(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", metavar="", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")] = False,
+    debug: options.Debug = False,
 ) -> None:
     """Few masks, many images, one good segmentation model."""
 
 
 @app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the scenes, the runs and the report.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Seed of the scenes and of the training.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-) -> int:
-    """Render street scenes, train two supervised twins and a semi-supervised method, and compare them (5 minutes)."""
+def demo(out: options.DemoFolder = Path("demo"), seed: options.DemoSeed = 0, device: options.DemoDevice = "cpu") -> int:
+    """See it work in five minutes: a semi-supervised method against two supervised ones on street scenes."""
     from fewmask.commands.demo import run_demo
 
     return run_demo(out, seed=seed, device=device)
 
 
-@app.command()
+@app.command(epilog="Example: fewmask check data --foreground 255")
 def check(
-    data: Annotated[Path, typer.Argument(help="The data folder.")],
-    as_json: Json = False,
-    layout: Layout = None,
-    foreground: Foreground = None,
-    ignore: Ignore = None,
-    words: Words = None,
+    data: options.Data,
+    words: options.Words = None,
+    as_json: options.Json = False,
+    layout: options.Layout = None,
+    foreground: options.Foreground = None,
+    ignore: options.Ignore = None,
 ) -> int:
     """Find what would go wrong before training. Exit code 0: can be trained on, 1: cannot."""
-    from fewmask.commands.check import run_check
+    from fewmask.settings import resolve
 
-    return run_check(_config(data, layout=layout, foreground=foreground, ignore=ignore, words=words), as_json=as_json)
+    flags = _flags(layout=layout, foreground=foreground, ignore=ignore or None)
+    config = resolve({"data": {"root": str(data)}}, flags, words=words or [])
+    from fewmask.commands.check import run_check  # wrong words are answered before torch is loaded
+
+    return run_check(config, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="Example: fewmask train data --out runs/first --labels 1/8 training.steps=2000")
 def train(
-    data: Annotated[Path | None, typer.Argument(help="The data folder; a resumed run remembers its own.")] = None,
-    words: Words = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder to write.")] = None,
-    preset: Annotated[str | None, typer.Option(help="A named set of settings, see `fewmask presets`.")] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A YAML file of settings, e.g. another run's config.yaml.")
-    ] = None,
-    method: Annotated[str | None, typer.Option(help="See `fewmask methods`.")] = None,
-    labels: Annotated[
-        str | None, typer.Option(help="Use 46 or 1/8 of the masks; the other images count as unlabeled.")
-    ] = None,
-    split: Annotated[
-        Path | None, typer.Option(help="File with the labeled images' names, or `image mask` pairs.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything that is drawn.")] = None,
-    device: Device = None,
-    init: Annotated[Path | None, typer.Option(help="Start from the model of this finished run.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    layout: Layout = None,
-    foreground: Foreground = None,
-    ignore: Ignore = None,
+    data: options.OwnData = None,
+    words: options.Words = None,
+    out: options.NewRun = None,
+    method: options.Method = None,
+    preset: options.Preset = None,
+    labels: options.Labels = None,
+    resume: options.Resume = False,
+    device: options.Device = None,
+    seed: options.Seed = None,
+    split: options.Split = None,
+    layout: options.Layout = None,
+    foreground: options.Foreground = None,
+    ignore: options.Ignore = None,
+    config: options.SettingsFile = None,
+    init: options.Init = None,
+    baseline: options.Baseline = None,
 ) -> int:
     """Train a model. Prints the plan first; leaves a run folder with the model, its scores and a report."""
     from fewmask.commands.train import run_train
@@ -126,67 +128,71 @@ def train(
     words = list(words or [])
     if data is not None and "=" in str(data) and not data.exists():
         words, data = [str(data), *words], None
+    choices = {"labels": labels, "split": str(split) if split else None, "layout": layout}
+    flags = _flags(method, seed, **choices, foreground=foreground, ignore=ignore or None)
     return run_train(
         data,
         out,
         preset=preset,
         config_file=config,
-        flags=_flags(method, labels, split, seed, layout, foreground, ignore),
+        flags=flags,
         words=words,
         device=device,
-        init=init,
+        init=baseline or init,
         resume=resume,
     )
 
 
-@app.command()
+@app.command(epilog="Example: fewmask evaluate runs/first --split test --json")
 def evaluate(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    data: Annotated[Path | None, typer.Option(help="Another data folder than the run's own.")] = None,
-    split: Annotated[str, typer.Option(help="val or test.")] = "val",
-    as_json: Json = False,
-    device: Device = None,
+    run_folder: options.RunFolder,
+    split: options.ScoredSplit = "val",
+    data: options.OtherData = None,
+    as_json: options.Json = False,
+    device: options.Device = None,
 ) -> int:
-    """Score every network of a run."""
+    """Score every network of a run. Which one ships stays as it was chosen at the end of training."""
     from fewmask.commands.evaluate import run_evaluate
 
     return run_evaluate(run_folder, data=data, split=split, as_json=as_json, device=device)
 
 
-@app.command()
+@app.command(epilog="Example: fewmask predict runs/first photos --out masks --confidence")
 def predict(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    images: Annotated[list[str], typer.Argument(help="A folder, files, or a quoted glob.")],
-    out: Annotated[Path, typer.Option(help="Folder for the masks.")],
-    network: Annotated[str | None, typer.Option(help="Which network; the selected one when left away.")] = None,
-    confidence: Annotated[bool, typer.Option("--confidence", help="Write confidence maps, too.")] = False,
-    tile: Annotated[int | None, typer.Option(help="Predict in tiles of this many pixels, with blended seams.")] = None,
-    device: Device = None,
+    run_folder: options.RunFolder,
+    images: options.Images,
+    out: options.MaskFolder,
+    confidence: options.Confidence = False,
+    network: options.Network = None,
+    tile: options.Tile = None,
+    device: options.Device = None,
+    max_pixels: options.MaxPixels = None,
 ) -> int:
-    """Segment images: index PNGs with a palette, at each image's own size."""
+    """Segment images: index PNGs with a palette, at each image's own size. Exit code 1: some could not be read."""
     from fewmask.commands.predict import run_predict
 
-    return run_predict(run_folder, images, out, network=network, confidence=confidence, tile=tile, device=device)
+    limits = {"tile": tile, "max_pixels": max_pixels}
+    return run_predict(run_folder, images, out, network=network, confidence=confidence, device=device, **limits)
 
 
-@app.command()
-def methods(as_json: Json = False) -> int:
+@app.command(rich_help_panel=_LISTS)
+def methods(as_json: options.Json = False) -> int:
     """List the methods and their settings."""
     from fewmask.commands.listing import show_methods
 
     return show_methods(as_json)
 
 
-@app.command()
-def networks(as_json: Json = False) -> int:
+@app.command(rich_help_panel=_LISTS)
+def networks(as_json: options.Json = False) -> int:
     """List heads and recommended backbones."""
     from fewmask.commands.listing import show_networks
 
     return show_networks(as_json)
 
 
-@app.command()
-def presets(as_json: Json = False) -> int:
+@app.command(rich_help_panel=_LISTS)
+def presets(as_json: options.Json = False) -> int:
     """List the presets."""
     from fewmask.commands.listing import show_presets
 
@@ -194,29 +200,10 @@ def presets(as_json: Json = False) -> int:
 
 
 def print_json(content: Any) -> None:
-    typer.echo(json.dumps(content, indent=2, ensure_ascii=False, default=str))
+    typer.echo(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=str))
 
 
-def _flags(
-    method: str | None,
-    labels: str | None,
-    split: Path | None,
-    seed: int | None,
-    layout: str | None,
-    foreground: int | None,
-    ignore: list[int] | None,
-) -> dict[str, Any]:
+def _flags(method: str | None = None, seed: int | None = None, **data: Any) -> dict[str, Any]:
     """The options that were given, in the shape of a Config."""
-    data: dict[str, Any] = {"labels": labels, "layout": layout, "foreground": foreground, "ignore": ignore or None}
-    data["split"] = str(split) if split else None
     top = {"method": method, "seed": seed, "data": {key: value for key, value in data.items() if value is not None}}
     return {key: value for key, value in top.items() if value not in (None, {})}
-
-
-def _config(
-    data: Path, *, layout: str | None, foreground: int | None, ignore: list[int] | None, words: list[str] | None
-) -> Any:
-    from fewmask.settings import resolve
-
-    flags = _flags(None, None, None, None, layout, foreground, ignore)
-    return resolve({"data": {"root": str(data)}}, flags, words=words or [])

@@ -17,7 +17,7 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 class Section(BaseModel):
     """Settings that cannot be changed once read, and that know every key they accept."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)  # labels: 46
 
 
 class DataSettings(Section):
@@ -47,7 +47,7 @@ class ViewSettings(Section):
         None, description="height and width of a training crop; none: the images' size, 512 at most"
     )
     scale: tuple[PositiveFloat, PositiveFloat] = Field(
-        (0.5, 1.5), description="range of the random resize before the crop"
+        (0.75, 2.0), description="range of the random resize before the crop"
     )
     flip: bool = Field(True, description="mirror left and right with probability one half")
     color_operations: PositiveInt = Field(2, description="RandAugment n: color operations per strong view")
@@ -69,8 +69,8 @@ class NetworkSettings(Section):
         "none", description="none, hub (timm download), coco-voc-classes (torchvision) or a weight file"
     )
     partial: bool = Field(False, description="accept a weight file that matches less than half of the backbone")
-    dropout: Literal["channel", "element"] = Field("channel", description="what one dropout draw switches off")
-    stochastic_depth: Literal["constant", "linear"] = Field(
+    dropout_kind: Literal["channel", "element"] = Field("channel", description="what one dropout draw switches off")
+    stochastic_depth_rule: Literal["constant", "linear"] = Field(
         "constant", description="survival rate of residual blocks: the same for all (the paper) or falling with depth"
     )
     mean: tuple[float, ...] | None = Field(None, description="input mean in [0, 1]; none: the backbone's own")
@@ -149,6 +149,10 @@ class Config(Section):
     method: str = Field("mean_teacher", description="see `fewmask methods`")
     settings: dict[str, Any] = Field(
         default_factory=dict, description="the method's own settings, see `fewmask methods`"
+    )
+    baseline: dict[str, Any] = Field(
+        default_factory=dict,
+        description="settings of the supervised baseline that a method starts from, where they differ",
     )
     data: DataSettings = DataSettings()
     views: ViewSettings = ViewSettings()

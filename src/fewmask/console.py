@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -13,24 +14,37 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from fewmask.training.observer import Observer
 
 _PLAIN_SECONDS = 15.0
+_ANY_WIDTH = 1000  # lines in a file are never cut or folded
+_HIDDEN = {code: "?" for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
+
+
+def plain_console(file: TextIO) -> Console:
+    """A console that shows text as it is: nothing in a class or file name is read as markup, emoji or number."""
+    width = None if file.isatty() else _ANY_WIDTH
+    return Console(file=file, width=width, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """The text without control characters: a file name must not be able to steer the terminal."""
+    return text.translate(_HIDDEN)
 
 
 class ConsoleObserver(Observer):
     """Use as a context; everything goes to standard error, so that --json on standard output stays clean."""
 
     def __init__(self, name: str = "") -> None:
-        self.console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
-        self.live = self.console.is_terminal
+        self.console = plain_console(sys.stderr)
+        self.live = sys.stderr.isatty() and not self.console.is_dumb_terminal
         self.name = name
         self._last_words: dict[str, str] = {}
         self._last_time = time.monotonic()
         self._tasks: dict[str, TaskID] = {}
         self._bar = Progress(
-            TextColumn("{task.description:<24}"),
+            TextColumn("{task.description:<24}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[words]}"),
+            TextColumn("{task.fields[words]}", markup=False),
             console=self.console,
             transient=True,
         )
@@ -47,10 +61,10 @@ class ConsoleObserver(Observer):
             self._bar.stop()
 
     def say(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(printable(text))
 
     def warn(self, text: str) -> None:
-        self.console.print(f"warning: {text}", markup=False, style="yellow")
+        self.console.print(printable(f"warning: {text}"), style="yellow")
 
     def advance(self, task: str, done: int, total: int) -> None:
         label = f"{self.name} {task}".strip()
@@ -59,14 +73,15 @@ class ConsoleObserver(Observer):
             if label not in self._tasks:
                 self._tasks[label] = self._bar.add_task(label, total=total, words=words)
             self._bar.update(self._tasks[label], completed=done, total=total, words=words, visible=done < total)
-        elif task == "training" and self._due(done == total):
-            self.console.print(f"{label}: {done}/{total} {words}", markup=False)
+        elif self._due(task == "training" and done == total):
+            self.say(f"{label}: {done}/{total}  {words}".rstrip())
 
     def metrics(self, step: int, steps: int, values: Mapping[str, float]) -> None:
-        shown = {key.rpartition("/")[2]: value for key, value in values.items() if "gradient" not in key}
-        self._last_words["training"] = "  ".join(f"{key} {value:.3f}" for key, value in shown.items())
         if any(key.startswith("val_miou") for key in values):
             self.say(f"step {step}/{steps}: " + ", ".join(f"{key} {value:.4f}" for key, value in values.items()))
+            return
+        shown = {key.rpartition("/")[2]: value for key, value in values.items() if "gradient" not in key}
+        self._last_words["training"] = "  ".join(f"{key} {value:.3f}" for key, value in shown.items())
 
     def _due(self, last: bool) -> bool:
         now = time.monotonic()

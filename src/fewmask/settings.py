@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -26,8 +27,17 @@ def list_presets() -> list[str]:
 def preset(name: str) -> dict[str, Any]:
     if name not in list_presets():
         raise ConfigError(f"there is no preset {name!r}", where="--preset", fix=", ".join(list_presets()))
-    text = (resources.files("fewmask") / "presets" / f"{name}.yaml").read_text()
-    return {**_mapping(text, name), "preset": name}
+    return {**_mapping(_preset_text(name), name), "preset": name}
+
+
+def preset_sentence(name: str) -> str:
+    """What the preset is for: the comment at the top of its file."""
+    top = itertools.takewhile(lambda line: line.startswith("#"), _preset_text(name).splitlines())
+    return " ".join(line.removeprefix("#").strip() for line in top)
+
+
+def _preset_text(name: str) -> str:
+    return (resources.files("fewmask") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def read_settings_file(path: Path) -> dict[str, Any]:
@@ -35,16 +45,16 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         raise ConfigError(
             "the settings file does not exist", where=str(path), fix="a YAML file such as a run's config.yaml"
         )
-    return _mapping(path.read_text(), str(path))
+    return _mapping(path.read_text(encoding="utf-8"), str(path))
 
 
-def resolve(*layers: Mapping[str, Any], words: Iterable[str] = ()) -> Config:
-    """Later layers win; `key=value` words win over all."""
+def resolve(*layers: Mapping[str, Any], words: Iterable[str] = (), method_keys: Collection[str] = ()) -> Config:
+    """Later layers win; `key=value` words win over all. `method_keys` are the method's own settings."""
     merged: dict[str, Any] = {}
     for layer in layers:
         merged = merge(merged, layer)
     for word in words:
-        merged = merge(merged, parse_word(word))
+        merged = merge(merged, parse_word(word, method_keys))
     return read_section(Config, merged)
 
 
@@ -56,13 +66,14 @@ def merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def parse_word(word: str) -> dict[str, Any]:
+def parse_word(word: str, method_keys: Collection[str] = ()) -> dict[str, Any]:
     """`training.steps=500`, or `steps=500` where only one section has that key; else it is the method's setting."""
     key, separator, text = word.partition("=")
     if not separator or not key:
         raise ConfigError(f"{word!r} is not a setting", where="command line", fix="key=value, e.g. training.steps=2000")
-    value: Any = _value(text)
-    for part in reversed(_full_key(key.strip()).split(".")):
+    full = _full_key(key.strip(), method_keys)
+    value: Any = None if text.strip() == "none" and _may_be_none(full) else _value(text)
+    for part in reversed(full.split(".")):
         value = {part: value}
     return value
 
@@ -83,45 +94,66 @@ def all_keys(section: type[Section] = Config, prefix: str = "") -> list[str]:
     return keys
 
 
-def _full_key(key: str) -> str:
+def _full_key(key: str, method_keys: Collection[str] = ()) -> str:
     if "." in key or key in Config.model_fields:
         return key
     matches = [full for full in all_keys() if full.rpartition(".")[2] == key and "." in full]
+    matches += [f"settings.{key}"] if key in method_keys else []
     if len(matches) > 1:
         raise ConfigError(f"the setting {key!r} could mean several", where="command line", fix=" or ".join(matches))
     return matches[0] if matches else f"settings.{key}"
 
 
+def _may_be_none(key: str) -> bool:
+    section, _, name = key.rpartition(".")
+    owner = Config.model_fields[section].annotation if section in Config.model_fields else Config
+    field = owner.model_fields.get(name) if isinstance(owner, type) and issubclass(owner, Section) else None
+    return field is not None and type(None) in get_args(field.annotation)
+
+
 def _value(text: str) -> Any:
     if re.fullmatch(r"\d+x\d+", text):  # 256x320: height x width
         return [int(part) for part in text.split("x")]
-    value = yaml.safe_load(text) if text.strip() else ""
+    value = _yaml(text, "command line", "key=value, e.g. views.scale=0.5,1.5") if text.strip() else ""
     if isinstance(value, str) and "," in value:
-        return [yaml.safe_load(part) for part in value.split(",")]
+        return [_value(part) for part in value.split(",")]
     if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value):
         return float(value)  # YAML 1.1 reads 1e-4 as a word
     return value
 
 
 def _mapping(text: str, where: str) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"not readable as YAML: {error}", where=where, fix="key: value lines") from None
+    values = _yaml(text, where, "key: value lines") or {}
     if not isinstance(values, dict):
         raise ConfigError("settings must be a mapping", where=where, fix="key: value lines")
     return values
+
+
+def _yaml(text: str, where: str, fix: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not readable as YAML: {error}", where=where, fix=fix) from None
 
 
 def _first_problem(section: type[Section], error: ValidationError, where: str) -> ConfigError:
     problem = error.errors()[0]
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(key, all_keys(section), n=3, cutoff=0.5)
+        close = _close_keys(key, section)
         valid = f"did you mean {' or '.join(close)}?" if close else ", ".join(all_keys(section))
         return ConfigError(f"unknown setting {key!r}", where=where, fix=valid)
     described = _description(section, [str(part) for part in problem["loc"]])
-    return ConfigError(f"{key} = {problem['input']!r}: {problem['msg'].lower()}", where=where, fix=described)
+    wanted = problem["msg"].removeprefix("Input should be ").split(", unable")[0]
+    return ConfigError(f"{key} cannot be {problem['input']!r}", where=where, fix=f"{wanted} ({described or key})")
+
+
+def _close_keys(key: str, section: type[Section]) -> list[str]:
+    """Keys of the section; for a method's, where words without a section end up, those of all sections, too."""
+    own = all_keys(section)
+    bare = {} if section is Config else {full.rpartition(".")[2]: full for full in all_keys()}
+    names = bare | {name: name for name in own}
+    return [names[name] for name in difflib.get_close_matches(key, names, n=3, cutoff=0.5)]
 
 
 def _description(section: type[Section], path: list[str]) -> str:

@@ -62,6 +62,20 @@ class FlatImages:
 
 
 @dataclass(frozen=True)
+class PixelMaps:
+    """Vectors of a pool's feature cells: cell (y, x) of image i is row offset[i] + y * width[i] + x."""
+
+    values: Tensor  # [total cells, K] float16
+    offset: Tensor  # [n] int64
+    height: Tensor  # [n] int64
+    width: Tensor  # [n] int64
+
+    def to(self, device: torch.device) -> PixelMaps:
+        tensors = (self.values.to(device), self.offset.to(device), self.height.to(device), self.width.to(device))
+        return PixelMaps(*tensors)
+
+
+@dataclass(frozen=True)
 class ViewRequest:
     """The views a method wants in its batches."""
 
@@ -69,6 +83,7 @@ class ViewRequest:
     unlabeled: bool = True  # False: the batch holds labeled images only
     labeled_color: bool = False  # color noise on the labeled images, too
     mixing: str = "none"  # "none" or "box"
+    pairs: str = "batch"  # "batch": partners from the same images; "independent": a second draw, as many again
 
 
 @dataclass(frozen=True)
@@ -82,8 +97,8 @@ class Batch:
     weak: Tensor  # [U, C, H, W] unlabeled, geometry only
     valid: Tensor  # [U, H, W] bool, False on padding
     strong: tuple[Tensor, ...]  # each [U, C, H, W]: the same crop with color noise
-    box: Tensor  # [U, H, W] bool, True where the mixing partner is pasted
-    partner: Tensor  # [U] index into this batch, never an image with itself
+    box: Tensor  # [M, H, W] bool, True where the mixing partner is pasted; M = U, or U / 2 with independent pairs
+    partner: Tensor  # [M] index into the unlabeled images, never an image with itself
     weak_index: Tensor  # [U] which unlabeled image
     weak_position: Tensor  # [U] global positions in the unlabeled batch
     stored: Mapping[str, Tensor] = field(default_factory=dict)  # PixelStore maps, each [U, *, h, w], same geometry

@@ -8,7 +8,14 @@ import torch
 from torch.nn import functional as F
 
 from fewmask.config import LossSettings
-from fewmask.learning.losses import LabeledLoss, cross_entropy, dice, hard_cross_entropy, inverse_frequency_weights
+from fewmask.learning.losses import (
+    LabeledLoss,
+    cross_entropies,
+    cross_entropy,
+    dice,
+    hard_cross_entropy,
+    inverse_frequency_weights,
+)
 from fewmask.types import IGNORE, Loss
 
 
@@ -41,6 +48,16 @@ def test_mean_over_labeled_pixels_only():
     assert cross_entropy(logits, label).value().item() == pytest.approx(
         np.nanmean(pixel_losses(logits, label)), abs=1e-12
     )
+
+
+def test_several_labels_at_once_give_each_label_its_own_loss():
+    logits, label = example()
+    other = torch.where(label == IGNORE, 1, (label + 1) % 4)
+    coarse = logits[:, :, ::2, ::2]
+    for together, alone in zip(cross_entropies(coarse, [label, other]), (label, other), strict=True):
+        expected = cross_entropy(coarse, alone)
+        assert together.value().item() == pytest.approx(expected.value().item(), abs=1e-12)
+        assert together.terms[0].count == expected.terms[0].count
 
 
 def test_dropped_pixels_stay_in_the_denominator():

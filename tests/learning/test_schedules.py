@@ -1,11 +1,13 @@
 """Learning rates at chosen steps, by hand."""
 
+import math
+
 import pytest
 import torch
 
 from fewmask.config import OptimizerSettings
 from fewmask.learning.pseudo_labels import pseudo_label
-from fewmask.learning.schedules import rate_factor
+from fewmask.learning.schedules import ramped, rate_factor
 from fewmask.types import IGNORE
 
 
@@ -27,6 +29,12 @@ def test_step():
 def test_warm_up_comes_first():
     settings = OptimizerSettings(schedule="constant", warmup=4)
     assert [rate_factor(settings, step, 10) for step in range(6)] == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1])
+
+
+def test_ramp_by_hand():
+    values = [ramped(torch.tensor(fraction), 0.5).item() for fraction in (0.0, 0.25, 0.5, 0.9)]
+    assert values == pytest.approx([math.exp(-5), math.exp(-1.25), 1, 1])
+    assert ramped(torch.tensor(0.0), 0.0).item() == 1.0
 
 
 def test_pseudo_label_by_hand():

@@ -9,7 +9,7 @@ from torch._subclasses import FakeTensorMode
 from fewmask.methods.table import METHODS, describe_methods
 from fewmask.randomness import Randomness
 from fewmask.types import IGNORE, Batch, Measure, Progress, Update
-from tests.miniature import make_batch, make_engine, make_method, make_progress
+from tests.miniature import make_batch, make_engine, make_method, make_progress, requests
 
 SEMI_SUPERVISED = [name for name in METHODS if name != "supervised"]
 
@@ -17,7 +17,7 @@ SEMI_SUPERVISED = [name for name in METHODS if name != "supervised"]
 def updates(method, batch, progress):
     """The step's updates, with a backward pass for each but no optimizer."""
     found = []
-    for request in method.step(batch, progress):
+    for request in requests(method, batch, progress):
         if isinstance(request, Update):
             request.loss.value().backward(inputs=list(method.trained()[request.optimizer].parameters()))
             found.append(request)
@@ -34,7 +34,9 @@ def test_losses_are_finite_and_name_their_optimizer(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_measures_carry_no_graph(name):
-    measures = [each for each in make_method(name).step(make_batch(), make_progress()) if isinstance(each, Measure)]
+    measures = [
+        each for each in requests(make_method(name), make_batch(), make_progress()) if isinstance(each, Measure)
+    ]
     assert not any(measure.total.requires_grad for measure in measures)
 
 
@@ -68,7 +70,7 @@ def test_without_weight_the_unlabeled_images_change_nothing(name):
     batch = make_batch()
     gradients = []
     for labels in (batch.weak, torch.zeros_like(batch.weak)):
-        method = make_method(name, unlabeled_weight=0.0)
+        method = make_method(name, unlabeled_weight=0.0, dropout=0.0, stochastic_depth=1.0)
         method.student_1.eval()  # BatchNorm statistics would let the other images in
         updates(method, replace(batch, weak=labels, strong=(labels, labels)), make_progress())
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in method.student_1.parameters()]))
@@ -104,7 +106,7 @@ def test_the_step_never_asks_the_host(name):
         fields = {key: fake_of(getattr(batch, key), mode) for key in batch.__dataclass_fields__}
         step = mode.from_tensor(progress.step)
         progress = Progress(step, mode.from_tensor(progress.fraction), Randomness(0, step))
-        losses = [each.loss.value() for each in method.step(Batch(**fields), progress) if isinstance(each, Update)]
+        losses = [each.loss.value() for each in requests(method, Batch(**fields), progress) if isinstance(each, Update)]
         with pytest.raises(torch._subclasses.fake_tensor.DataDependentOutputException):
             losses[0].item()  # the guard itself works
 

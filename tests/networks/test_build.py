@@ -71,7 +71,7 @@ def test_scores_are_not_rounded_to_bfloat16():
 
 def test_a_noisy_pass_asks_the_host_for_nothing():
     with FakeTensorMode(allow_non_fake_inputs=True):
-        net = network(dropout="element").train()
+        net = network(dropout_kind="element").train()
         prediction = net(torch.rand(2, 3, 32, 32), noise([0, 1], dropout=0.5, survival=0.8))
         prediction.logits.sum().backward()
     assert prediction.logits.shape == (2, 5, 4, 4)

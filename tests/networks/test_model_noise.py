@@ -17,7 +17,7 @@ from tests.networks.small import NARROW, images, network, noise, settings, vit_s
 
 @pytest.mark.parametrize(("kind", "size"), [("channel", (1, 1)), ("element", (4, 6))])
 def test_dropout_switches_off_exactly_what_the_addressed_numbers_say(kind, size):
-    net, draws = network(dropout=kind), noise([4, 9], dropout=0.3)
+    net, draws = network(dropout_kind=kind), noise([4, 9], dropout=0.3)
     prediction = net(images(2, 3, 32, 48), draws)
     uniform = draws.uniform("dropout", 16, *size).numpy()
     features = prediction.features.detach().numpy()
@@ -103,7 +103,7 @@ def test_the_mean_over_many_samples_is_the_undisturbed_branch(survival):
 
 
 def test_linear_depth_falls_from_one_to_the_survival_rate():
-    net = network(stochastic_depth="linear")
+    net = network(stochastic_depth_rule="linear")
     gates = [module for module in net.modules() if isinstance(module, ResidualGate)]
     np.testing.assert_allclose([gate.survival(0.7) for gate in gates], [1.0, 0.9, 0.8, 0.7])
     net.backbone.body.layer1[0].drop_path.register_forward_hook(

@@ -275,7 +275,7 @@ def test_a_batch_is_made_without_asking_the_host() -> None:
 def test_description() -> None:
     line = describe_views(ViewSettings(class_crops=0.25), (256, 320), EVERYTHING)
     assert line == (
-        "crop 256x320, scale 0.5 to 1.5, flip, 25% class-aware crops, "
+        "crop 256x320, scale 0.75 to 2, flip, 25% class-aware crops, "
         "color operations (2 of magnitude 1 to 9, p 0.5) on labeled images and 2 strong views, box mixing"
     )
     plain = describe_views(ViewSettings(flip=False, scale=(1.0, 1.0)), (64, 64), ViewRequest(unlabeled=False))

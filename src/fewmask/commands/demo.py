@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,10 @@ from fewmask.report.tables import scores_table
 from fewmask.settings import preset, resolve
 from fewmask.training.checkpoint import write_atomically
 from fewmask.training.networks import autocast_logits
+from fewmask.training.observer import Observer
 from fewmask.training.run import Outcome, run_training
 from fewmask.training.run_folder import describe_environment
+from fewmask.training.signals import Interrupted
 
 _MARK = "demo.json"
 
@@ -35,93 +39,137 @@ class Contestant:
     method: str
     sentence: str
     steps: int
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] | None = None  # none: the preset's own method, settings, baseline and steps
 
 
+# Rml takes a baseline of 500 steps and two stages of 250, as the preset says; the strong twin gets as many.
 CONTESTANTS = (
-    Contestant("supervised", "supervised", "labeled images only, weak augmentation (the paper's baseline)", 600, {}),
+    Contestant("supervised", "supervised", "labeled images only, weak augmentation (the paper's baseline)", 400, {}),
     Contestant(
         "supervised_strong",
         "supervised",
-        "labeled images only, with the same color noise and as many steps as the method below",
-        900,
+        "labeled images only, with the color noise and as many steps as rml in all",
+        1000,
         {"photometric": True},
     ),
-    Contestant("mean_teacher", "mean_teacher", "labeled and unlabeled images", 900, {"labeled_photometric": True}),
+    Contestant("rml", "rml", "labeled and unlabeled images", 1000),
 )
 
 
-def run_demo(out: Path, *, seed: int, device: str) -> int:
+@dataclass(frozen=True)
+class Scale:
+    """How large the demo is; tests make it tiny."""
+
+    labeled: int = 12
+    unlabeled: int = 300
+    val: int = 60
+    size: tuple[int, int] = (96, 128)
+    contestants: tuple[Contestant, ...] = CONTESTANTS
+    settings: Mapping[str, Any] = field(default_factory=dict)  # on top of the preset
+
+
+def run_demo(out: Path, *, seed: int, device: str, scale: Scale | None = None) -> int:
+    """Go on with what is in the folder, or start; stopped by a signal, say how to go on."""
+    try:
+        return _run(out, seed, device, scale or Scale())
+    except (Interrupted, KeyboardInterrupt) as stopped:
+        number = stopped.signal_number if isinstance(stopped, Interrupted) else signal.SIGINT
+        with ConsoleObserver() as observer:
+            observer.say(f"stopped; go on with: fewmask demo --out {shlex.quote(str(out))}")
+        return 128 + number
+
+
+def _run(out: Path, seed: int, device: str, scale: Scale) -> int:
     began = time.perf_counter()
-    _claim(out, seed)
+    _claim(out, seed, scale)
     with ConsoleObserver() as observer:
-        observer.say(_introduction(out))
+        observer.say(_introduction(out, scale))
         if not (out / "data").exists():
-            write_scenes(out / "data", seed=seed, progress=lambda done, of: observer.advance("rendering", done, of))
-    outcomes = {each.name: _train(each, out, seed, device) for each in CONTESTANTS}
-    seconds = time.perf_counter() - began
-    _conclude(out, outcomes, seconds)
+            counts = {"labeled": scale.labeled, "unlabeled": scale.unlabeled, "val": scale.val}
+            write_scenes(
+                out / "data",
+                seed=seed,
+                **counts,
+                size=scale.size,
+                progress=lambda done, of: observer.advance("rendering", done, of),
+            )
+    outcomes = {each.name: _train(each, out, seed, device, scale) for each in scale.contestants}
+    _conclude(out, outcomes, scale, time.perf_counter() - began)
     return 0
 
 
-def _claim(out: Path, seed: int) -> None:
-    """An unfinished demo of the same seed goes on; a finished one, or another seed's, starts over."""
-    mark = out / _MARK
-    if out.exists() and any(out.iterdir()) and not mark.exists():
-        raise ConfigError(
-            "the folder is not empty and holds no demo", where=str(out), fix="an empty or new folder for --out"
-        )
-    if mark.exists() and (json.loads(mark.read_text())["seed"] != seed or (out / "summary.json").exists()):
-        for name in ("data", *(each.name for each in CONTESTANTS)):
+def _claim(out: Path, seed: int, scale: Scale) -> None:
+    """An unfinished demo goes on; a finished one, or one of another seed or scale, starts over."""
+    mark = {"seed": seed, "preset": preset("demo"), "scale": asdict(scale)}
+    text = json.dumps(mark, indent=2)
+    before = _read_mark(out)
+    if before is None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        what = "the folder is not empty and holds no demo" if out.is_dir() else "this is a file, not a folder"
+        raise ConfigError(what, where=str(out), fix="an empty or new folder for --out")
+    if before is not None and (before != json.loads(text) or (out / "summary.json").exists()):
+        for name in ("data", *(each.name for each in (*CONTESTANTS, *scale.contestants))):
             shutil.rmtree(out / name, ignore_errors=True)
-        (out / "summary.json").unlink(missing_ok=True)
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(mark, lambda file: file.write(json.dumps({"seed": seed}).encode()))
+        for name in ("summary.json", "report.html", "pictures.png"):
+            (out / name).unlink(missing_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"the folder cannot be made: {error.strerror}"
+        raise ConfigError(what, where=str(out), fix="another --out") from None
+    write_atomically(out / _MARK, lambda file: file.write(text.encode()))
 
 
-def _introduction(out: Path) -> str:
-    rows = "\n".join(f"  {each.name:<18} {each.sentence}, {each.steps} steps" for each in CONTESTANTS)
-    return f"12 labeled and 300 unlabeled street scenes, three runs, about five minutes, all in {out}/\n{rows}"
+def _read_mark(out: Path) -> Any:
+    """What an earlier demo said about itself; None where there was none."""
+    try:
+        content = json.loads((out / _MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) and "seed" in content else None
 
 
-def _train(contestant: Contestant, out: Path, seed: int, device: str) -> Outcome:
-    config = resolve(
-        preset("demo"),
-        {
-            "seed": seed,
-            "method": contestant.method,
-            "settings": dict(contestant.settings),
-            "data": {"root": str(out / "data")},
-            "training": {"steps": contestant.steps},
-        },
-    )
+def _introduction(out: Path, scale: Scale) -> str:
+    rows = "\n".join(f"  {each.name:<18} {each.sentence}, {each.steps} steps" for each in scale.contestants)
+    images = f"{scale.labeled} labeled and {scale.unlabeled} unlabeled street scenes"
+    return f"{images}, {len(scale.contestants)} runs, about five minutes, all in {out}/\n{rows}"
+
+
+def _train(contestant: Contestant, out: Path, seed: int, device: str, scale: Scale) -> Outcome:
+    place = {"seed": seed, "data": {"root": str((out / "data").resolve())}}
+    config = resolve(_method_settings(contestant), scale.settings, place)
     with ConsoleObserver(contestant.name) as observer:
         outcome = run_training(
-            config, out / contestant.name, device=device, resume=True, init=None, observer=_Quiet(observer)
+            config, out / contestant.name, device=device, resume=True, init=None, observer=_WithoutPlan(observer)
         )
         miou = outcome.scores[outcome.selected].miou
         observer.say(f"{contestant.name:<18} mIoU {100 * miou:.1f} % after {outcome.pace.seconds:.0f} s")
     return outcome
 
 
-class _Quiet(ConsoleObserver):
-    """Shows the bar of another observer, but not the plan: the demo has said what it will do."""
+def _method_settings(contestant: Contestant) -> dict[str, Any]:
+    """The preset, with another method in it where the contestant has one of its own."""
+    values = preset("demo")
+    if contestant.settings is None:
+        return values
+    own = {"method": contestant.method, "settings": dict(contestant.settings), "baseline": {}}
+    return values | own | {"training": values["training"] | {"steps": contestant.steps}}
+
+
+class _WithoutPlan(Observer):
+    """Another observer's bar and warnings; the demo has said itself what it will do."""
 
     def __init__(self, shown: ConsoleObserver) -> None:
-        self.__dict__.update(shown.__dict__)
-
-    def say(self, text: str) -> None:
-        """Nothing."""
+        self.warn, self.advance, self.metrics = shown.warn, shown.advance, shown.metrics  # type: ignore[method-assign]
 
 
-def _conclude(out: Path, outcomes: Mapping[str, Outcome], seconds: float) -> None:
+def _conclude(out: Path, outcomes: Mapping[str, Outcome], scale: Scale, seconds: float) -> None:
     rows = _pictures(outcomes)
     titles = ["image", "truth", *outcomes]
     last = list(outcomes.values())[-1]
     classes = last.session.dataset.classes
     picture_grid([row.cells for row in rows], titles, legend=classes, path=out / "pictures.png")
     report = Report(
-        title="fewmask demo: street scenes, 12 masks",
+        title=f"fewmask demo: street scenes, {scale.labeled} masks",
         classes=classes,
         runs=[
             run_of(each.folder, name, seconds=each.pace.seconds, twin=name.startswith("supervised"))
@@ -130,7 +178,7 @@ def _conclude(out: Path, outcomes: Mapping[str, Outcome], seconds: float) -> Non
         picture_titles=titles,
         pictures=rows,
         data=data_summary(last.session),
-        next_commands=_next_commands(out),
+        next_commands=_next_commands(out, last.folder.path),
         environment=describe_environment(),
     )
     write_report(out / "report.html", report)
@@ -142,7 +190,7 @@ def _conclude(out: Path, outcomes: Mapping[str, Outcome], seconds: float) -> Non
         observer.say(
             f"{report.verdict()}\n{seconds:.0f} s. Pictures: {out / 'pictures.png'}   Page: {out / 'report.html'}"
         )
-        observer.say("try next:\n" + "\n".join(f"  {command}" for command in _next_commands(out)))
+        observer.say("try next:\n" + "\n".join(f"  {command}" for command in report.next_commands))
 
 
 def _pictures(outcomes: Mapping[str, Outcome]) -> list[PictureRow]:
@@ -154,10 +202,11 @@ def _pictures(outcomes: Mapping[str, Outcome]) -> list[PictureRow]:
     return picture_rows(session, predictors)
 
 
-def _next_commands(out: Path) -> list[str]:
-    best = CONTESTANTS[-1].name
+def _next_commands(out: Path, best: Path) -> list[str]:
+    paths = [out / "data" / "unlabeled", out / "masks", out / "data"]
+    run, images, masks, data = (shlex.quote(str(path)) for path in (best, *paths))
     return [
-        f"fewmask predict {out / best} {out / 'data/unlabeled'} --out {out / 'masks'} --confidence",
-        f"fewmask check {out / 'data'}",
+        f"fewmask predict {run} {images} --out {masks} --confidence",
+        f"fewmask check {data}",
         "fewmask train YOUR_DATA --out runs/first",
     ]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fewmask.cli import print_json
-from fewmask.config import Config
-from fewmask.console import ConsoleObserver
+from fewmask.config import Config, DataSettings
+from fewmask.console import ConsoleObserver, plain_console
 from fewmask.data.dataset import Dataset
 from fewmask.data.opening import open_dataset
 from fewmask.data.store import load_images, load_masks
-from fewmask.errors import ConfigError, DataError
+from fewmask.errors import ConfigError, DataError, TrainingError
 from fewmask.evaluation.confusion import Scores
 from fewmask.evaluation.scoring import evaluation_json, score_networks
 from fewmask.report.tables import scores_table
-from fewmask.training.engine import choose_device
+from fewmask.training.engine import choose_device, set_tf32
+from fewmask.training.model_file import ModelCard, load_card
 from fewmask.training.networks import autocast_logits, load_networks
 from fewmask.training.run_folder import RunFolder
 
@@ -23,40 +27,63 @@ def run_evaluate(run: Path, *, data: Path | None, split: str, as_json: bool, dev
     if split not in ("val", "test"):
         raise ConfigError(f"there is no split {split!r}", where="--split", fix="val or test")
     folder = RunFolder(run)
-    config = folder.read_config()
-    before = folder.read_json(folder.evaluation.name)
+    config, card = folder.read_config(), load_card(run)
     root = Path(data or config.data.root or ".")
-    dataset = open_dataset(root, config.data, config.seed)
+    dataset = open_dataset(root, _data_settings(config.data, other=data is not None), config.seed)
+    _require_scorable(dataset, split, card)
     with ConsoleObserver() as observer:
         scores = _score(folder, config, dataset, split, device, observer)
-        content = evaluation_json(scores, selected=before["selected"], selected_on=before["selected_on"], split=split)
-        own = data is None and split == "val"
-        name = folder.evaluation.name if own else f"evaluation_{split if data is None else root.resolve().name}.json"
-        path = folder.write_json(name, content)
-        if as_json:
-            print_json(content)
-        else:
-            observer.console.print(scores_table(scores))
-            observer.say(f"written to {path}; {content['selected']} is what ships (chosen on {content['selected_on']})")
+        content = evaluation_json(scores, selected=card.predictor, selected_on=card.selected_on, split=split)
+        _write(folder, _file_name(data, root, split), content, observer)
+        ships = f"was chosen on {card.selected_on}" if card.selected_on else "was not chosen on held-out labels"
+        observer.say(f"{card.predictor} is what ships; it {ships}")
+    if as_json:
+        print_json(content)
+    else:
+        plain_console(sys.stdout).print(scores_table(scores))
     return 0
+
+
+def _data_settings(settings: DataSettings, *, other: bool) -> DataSettings:
+    """How the run read its data; which images were labeled says nothing about another folder.
+
+    On the run's own data the choice matters only where validation images are held out from the labeled ones.
+    """
+    if settings.holdout and not other:
+        return settings
+    return settings.model_copy(update={"labels": None, "split": None})
+
+
+def _require_scorable(dataset: Dataset, split: str, card: ModelCard) -> None:
+    if not (dataset.val if split == "val" else dataset.test):
+        fix = f"{split}/images and {split}/masks, or --data with another folder that has them"
+        raise DataError(f"the data set has no {split} images", where=str(dataset.root), fix=fix)
+    if card.classes.names != dataset.classes.names:
+        what = f"the data set's classes are not the model's: {', '.join(dataset.classes.names)}"
+        raise DataError(what, where=str(dataset.root), fix=", ".join(card.classes.names))
+
+
+def _file_name(data: Path | None, root: Path, split: str) -> str:
+    """evaluation.json belongs to the run's own validation images; everything else stands beside it."""
+    if data is not None:
+        return f"evaluation_{root.resolve().name}_{split}.json"
+    return "evaluation.json" if split == "val" else f"evaluation_{split}.json"
+
+
+def _write(folder: RunFolder, name: str, content: Mapping[str, Any], observer: ConsoleObserver) -> None:
+    try:
+        observer.say(f"written to {folder.write_json(name, content)}")
+    except TrainingError as error:  # someone else's run can be scored, too
+        observer.warn(f"{error.what} ({error.where})")
 
 
 def _score(
     folder: RunFolder, config: Config, dataset: Dataset, split: str, device: str | None, observer: ConsoleObserver
 ) -> dict[str, Scores]:
     samples = dataset.val if split == "val" else dataset.test
-    if not samples:
-        raise DataError(
-            f"the data set has no {split} images", where=str(dataset.root), fix=f"{split}/images and {split}/masks"
-        )
-    networks, card, ensemble = load_networks(folder)
-    if card.classes.names != dataset.classes.names:
-        raise DataError(
-            f"the data set's classes are not the model's: {', '.join(dataset.classes.names)}",
-            where=str(dataset.root),
-            fix=", ".join(card.classes.names),
-        )
     target = choose_device(device)
+    set_tf32(config.training.tf32)
+    networks, card, ensemble = load_networks(folder)
     limits = {"resize": config.data.resize, "max_pixels": config.data.max_pixels}
     return score_networks(
         {name: autocast_logits(network, target, config.training.precision) for name, network in networks.items()},

@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from fewmask.cli import print_json
-from fewmask.methods.table import describe_methods
-from fewmask.networks.catalog import list_networks
-from fewmask.settings import list_presets, preset
+from fewmask.settings import list_presets, preset, preset_sentence, resolve
 
 
 def show_methods(as_json: bool) -> int:
+    from fewmask.methods.table import describe_methods  # the other lists start without torch
+
     methods = describe_methods()
     if as_json:
         print_json(methods)
         return 0
     for method in methods:
-        typer.echo(f"{method['name']}: {method['summary']}")
-        typer.echo(f"  {method['paper']}")
+        typer.echo(f"{method['name']}\n  {method['summary']}\n  {method['paper']}")
+        typer.echo(f"  scored networks: {', '.join(method['predictors'])}")
         for key, entry in method["settings"].items():
-            typer.echo(f"  {key + '=' + str(entry['default']):<28} {entry['meaning']}")
+            typer.echo(f"    {key + '=' + _text(entry['default']):<28} {entry['meaning']}")
         typer.echo("")
     typer.echo("use: fewmask train DATA --out RUN --method mean_teacher threshold=0.9")
     return 0
 
 
 def show_networks(as_json: bool) -> int:
+    from fewmask.networks.catalog import list_networks
+
     networks = list_networks()
     if as_json:
         print_json(networks)
         return 0
-    for entry in networks:
-        typer.echo("  ".join(f"{value}" for value in entry.values()))
+    kinds = {kind: [entry for entry in networks if entry["kind"] == kind] for kind in ("head", "backbone", "hint")}
+    typer.echo("heads (network.head)")
+    for entry in kinds["head"]:
+        typer.echo(f"  {entry['name']:<24} {entry['about']}")
+    typer.echo(f"\n  {'backbones':<24} {'parameters':>10}  {'strides':<12}  (network.backbone)")
+    for entry in kinds["backbone"]:
+        strides = ", ".join(str(stride) for stride in entry["strides"])
+        typer.echo(f"  {entry['name']:<24} {entry['parameters'] / 1e6:>8.1f} M  {strides:<12}  {entry['about']}")
+    typer.echo("\n" + "\n".join(entry["about"] for entry in kinds["hint"]))
+    typer.echo("use: fewmask train DATA --out RUN network.backbone=resnet101 network.head=deeplabv2")
     return 0
 
 
@@ -41,9 +53,15 @@ def show_presets(as_json: bool) -> int:
         print_json(presets)
         return 0
     for name, values in presets.items():
-        training, network = values.get("training", {}), values.get("network", {})
-        steps, crop = training.get("steps", "?"), "x".join(map(str, values.get("views", {}).get("crop", [])))
-        line = f"{values.get('method', 'mean_teacher')}, {network.get('backbone', '?')}, crop {crop}, {steps} steps"
-        typer.echo(f"{name:<18} {line}")
-    typer.echo("\nuse: fewmask train DATA --out RUN --preset camvid")
+        config = resolve(values)
+        crop = "x".join(map(str, config.views.crop)) if config.views.crop else "by the images' size"
+        network = f"{config.network.head} on {config.network.backbone}"
+        typer.echo(f"{name}\n  {preset_sentence(name)}")
+        typer.echo(f"  {config.method}, {network}, crop {crop}, {config.training.steps} steps\n")
+    typer.echo("use: fewmask train DATA --out RUN --preset camvid")
     return 0
+
+
+def _text(default: Any) -> str:
+    """A default as it is written on the command line."""
+    return "none" if default is None else str(default).lower() if isinstance(default, bool) else str(default)

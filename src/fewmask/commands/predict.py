@@ -2,24 +2,56 @@
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fewmask.config import EvaluationSettings
+from fewmask.commands.image_files import Job, find_images
+from fewmask.config import Config, EvaluationSettings
 from fewmask.console import ConsoleObserver
-from fewmask.data.reading import IMAGE_SUFFIXES, read_image
+from fewmask.data.reading import read_image
+from fewmask.data.store import resize_image
 from fewmask.errors import ConfigError, DataError
 from fewmask.evaluation.inference import Predictor, segment
+from fewmask.evaluation.scoring import ENSEMBLE
 from fewmask.report.pictures import write_confidence_png, write_index_png
-from fewmask.training.engine import choose_device
+from fewmask.training.checkpoint import write_atomically
+from fewmask.training.engine import choose_device, set_tf32
 from fewmask.training.model_file import ModelCard
-from fewmask.training.networks import autocast_logits, load_network
+from fewmask.training.networks import autocast_logits, load_network, load_networks
 from fewmask.training.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Segmenter:
+    """A loaded model, and how to use it."""
+
+    predictors: Sequence[Predictor]
+    card: ModelCard
+    settings: EvaluationSettings
+    max_pixels: int
+    device: torch.device
+
+    def __call__(self, source: Path) -> tuple[np.ndarray, np.ndarray]:
+        """Class indices and confidences of an image file, [H, W] each, at the file's own size."""
+        array = read_image(source, max_pixels=self.max_pixels)
+        size = (array.shape[0], array.shape[1])
+        if self.card.resize is not None:
+            array = resize_image(array, self.card.resize)
+        image = model_input(array, self.card.channels, source).to(self.device)
+        try:
+            label, confidence = segment(self.predictors, image, self.settings, size)
+        except RuntimeError as error:
+            if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+                raise
+            what = f"not enough memory for {size[1]}x{size[0]} pixels at once"
+            raise DataError(what, where=str(source), fix="--tile 512, or a smaller tile") from None
+        return label.cpu().numpy(), confidence.cpu().numpy()
 
 
 def run_predict(
@@ -30,58 +62,59 @@ def run_predict(
     network: str | None,
     confidence: bool,
     tile: int | None,
+    max_pixels: int | None,
     device: str | None,
 ) -> int:
-    folder = RunFolder(run)
-    target = choose_device(device)
-    chosen, card = load_network(folder, network)
-    settings = _settings(folder, tile)
-    predictor = autocast_logits(chosen, target)
-    jobs = list(_jobs(images))
-    max_pixels = folder.read_config().data.max_pixels if folder.config.is_file() else 100_000_000
+    jobs = find_images(images, out, confidence=confidence)
+    segmenter = load_segmenter(RunFolder(run), network, tile=tile, max_pixels=max_pixels, device=device)
+    _make_folder(out)
     failures: list[DataError] = []
     with ConsoleObserver() as observer:
-        for done, (source, name) in enumerate(jobs, start=1):
+        for done, job in enumerate(jobs, start=1):
             try:
-                image = model_input(read_image(source, max_pixels=max_pixels), card, source)
+                answer = segmenter(job.source)
             except DataError as error:
                 failures.append(error)
-                observer.warn(f"passed over {source}: {error.what}")
-                continue
-            _write(predictor, image.to(target), out / name, card, settings, confidence)
+            else:
+                _write(job, *answer, segmenter.card)
             observer.advance("predicting", done, len(jobs))
         observer.say(f"{len(jobs) - len(failures)} of {len(jobs)} masks in {out}")
         for failure in failures:
-            observer.warn(f"not predicted: {failure.where}: {failure.what}")
+            fix = f" ({failure.fix})" if failure.fix else ""
+            observer.warn(f"not predicted: {failure.where}: {failure.what}{fix}")
     return 1 if failures else 0
 
 
-def model_input(image: np.ndarray, card: ModelCard, where: Path) -> Tensor:
-    """[C, H, W] in [0, 1] with the model's number of channels; gray is repeated for a color model."""
+def load_segmenter(
+    folder: RunFolder, network: str | None, *, tile: int | None, max_pixels: int | None, device: str | None
+) -> Segmenter:
+    """The model that ships, or the named network; the run's own settings where its config.yaml is there."""
+    config = folder.read_config() if folder.config.is_file() else Config()
+    settings, target = _settings(config.evaluation, tile), choose_device(device)
+    set_tf32(config.training.tf32)
+    networks, card, members = load_networks(folder) if network == ENSEMBLE else ({}, None, ())
+    if card is not None and len(members) > 1:
+        chosen = [networks[name] for name in members]
+    else:
+        one, card = load_network(folder, network)
+        chosen = [one]
+    predictors = [autocast_logits(each, target, config.training.precision) for each in chosen]
+    return Segmenter(predictors, card, settings, max_pixels or config.data.max_pixels, target)
+
+
+def model_input(image: np.ndarray, channels: int, where: Path) -> Tensor:
+    """[C, H, W] in [0, 1]; gray is repeated for a color model, and gray stored as color serves a gray one."""
     values = torch.from_numpy(image.astype(np.float32) / np.iinfo(image.dtype).max).permute(2, 0, 1)
-    if len(values) == 1 and card.channels == 3:
-        values = values.expand(3, -1, -1)
-    if len(values) != card.channels:
-        raise DataError(
-            f"the image has {len(values)} channels and the model takes {card.channels}",
-            where=str(where),
-            fix=f"images with {card.channels} channels",
-        )
+    if len(values) == 1:
+        return values.expand(channels, -1, -1)
+    if channels == 1 and bool((values == values[:1]).all()):
+        return values[:1]
+    if len(values) != channels:
+        raise DataError("a color image, but the model was trained on gray ones", where=str(where), fix="a gray image")
     return values
 
 
-def _write(
-    predictor: Predictor, image: Tensor, path: Path, card: ModelCard, settings: EvaluationSettings, confidence: bool
-) -> None:
-    label, certainty = segment([predictor], image, settings)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_index_png(path, label.cpu().numpy(), card.classes.colors)
-    if confidence:
-        write_confidence_png(path.with_name(f"{path.stem}_confidence.png"), certainty.cpu().numpy())
-
-
-def _settings(folder: RunFolder, tile: int | None) -> EvaluationSettings:
-    settings = folder.read_config().evaluation if folder.config.is_file() else EvaluationSettings()
+def _settings(settings: EvaluationSettings, tile: int | None) -> EvaluationSettings:
     if tile is None:
         return settings
     if tile < 16:
@@ -89,36 +122,16 @@ def _settings(folder: RunFolder, tile: int | None) -> EvaluationSettings:
     return settings.model_copy(update={"mode": "tiled", "tile": (tile, tile)})
 
 
-def _jobs(images: Sequence[str]) -> Iterator[tuple[Path, Path]]:
-    """Each image with the name of its mask: below a folder its relative path, else its file name, suffix .png."""
-    seen: dict[Path, Path] = {}
-    for word in images:
-        for source, relative in _found(word):
-            name = relative.with_suffix(".png")
-            if name in seen:  # a.jpg beside a.png
-                name = relative.with_name(f"{relative.stem}_{relative.suffix[1:]}.png")
-            if name in seen:
-                raise ConfigError(
-                    f"two images would write the mask {name}",
-                    where=f"{seen[name]} and {source}",
-                    fix="one folder at a time",
-                )
-            seen[name] = source
-            yield source, name
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"the folder for the masks cannot be made: {error.strerror}"
+        raise ConfigError(what, where=str(out), fix="another --out") from None
 
 
-def _found(word: str) -> list[tuple[Path, Path]]:
-    path = Path(word)
-    if path.is_dir():
-        below = sorted(each for each in path.rglob("*") if each.suffix.lower() in IMAGE_SUFFIXES and each.is_file())
-        found = [(each, each.relative_to(path)) for each in below]
-    elif path.is_file():
-        found = [(path, Path(path.name))]
-    else:
-        matches = sorted(Path(each) for each in glob.glob(word, recursive=True))
-        found = [(each, Path(each.name)) for each in matches if each.is_file()]
-    if not found:
-        raise ConfigError(
-            "no images found", where=word, fix=f"a folder, files, or a glob of {', '.join(IMAGE_SUFFIXES)}"
-        )
-    return found
+def _write(job: Job, label: np.ndarray, confidence: np.ndarray, card: ModelCard) -> None:
+    job.mask.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(job.mask, partial(write_index_png, label=label, colors=card.classes.colors))
+    if job.confidence is not None:
+        write_atomically(job.confidence, partial(write_confidence_png, confidence=confidence))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def write_run_report(outcome: Outcome) -> Path:
     session, folder = outcome.session, outcome.folder
     network = session.method.networks()[outcome.selected]
     predictors = {outcome.selected: autocast_logits(network, session.engine.device, session.engine.precision)}
+    run = shlex.quote(str(folder.path))
     report = Report(
         title=f"{session.config.method} on {session.dataset.root.name}",
         classes=session.dataset.classes,
@@ -33,7 +35,7 @@ def write_run_report(outcome: Outcome) -> Path:
         pictures=picture_rows(session, predictors),
         data=data_summary(session),
         notes=session.dataset.notes,
-        next_commands=[f"fewmask evaluate {folder.path}", f"fewmask predict {folder.path} IMAGES --out masks"],
+        next_commands=[f"fewmask evaluate {run}", f"fewmask predict {run} IMAGES --out masks"],
         environment=describe_environment(),
     )
     write_report(folder.report, report)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 from fewmask.config import Config
 from fewmask.console import ConsoleObserver
 from fewmask.errors import ConfigError
+from fewmask.methods.table import method_class
 from fewmask.report.tables import scores_table
 from fewmask.settings import preset as read_preset
-from fewmask.settings import read_settings_file, resolve
+from fewmask.settings import read_section, read_settings_file, resolve
+from fewmask.training.model_file import load_card
 from fewmask.training.run import Outcome, run_training
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.signals import Interrupted
@@ -31,12 +34,13 @@ def run_train(
     if out is None:
         raise ConfigError("no run folder given", where="--out", fix="fewmask train DATA --out RUN")
     config = _config(data, out, preset, config_file, flags, words, resume)
+    _require_possible(config, out, init, resume)
     with ConsoleObserver() as observer:
         try:
             outcome = run_training(config, out, device=device, resume=resume, init=init, observer=observer)
         except Interrupted as stopped:
             observer.say(f"{stopped}; a checkpoint is in {out}")
-            observer.say(f"go on with: fewmask train --out {out} --resume")
+            observer.say(f"go on with: fewmask train --out {shlex.quote(str(out))} --resume")
             return 128 + stopped.signal_number
         if outcome.session.world.main:
             _report(outcome, observer)
@@ -61,7 +65,28 @@ def _config(
         layers.append(read_preset(preset))
     if config_file is not None:
         layers.append(read_settings_file(config_file))
-    return resolve(*layers, root, flags, words=words)
+    chosen = [word for word in words if word.startswith("method=")]
+    method = method_class(resolve(*layers, flags, words=chosen).method)
+    keys = method.Settings.model_fields.keys()
+    return _from_anywhere(resolve(*layers, root, flags, words=words, method_keys=keys))
+
+
+def _from_anywhere(config: Config) -> Config:
+    """The data set's paths made absolute, so that other commands find it from any working folder."""
+    paths = {"root": config.data.root, "split": config.data.split}
+    absolute = {key: str(Path(value).resolve()) for key, value in paths.items() if value}
+    return config.model_copy(update={"data": config.data.model_copy(update=absolute)})
+
+
+def _require_possible(config: Config, out: Path, init: Path | None, resume: bool) -> None:
+    """What can be known before the data are read, which may take minutes."""
+    method = method_class(config.method)
+    read_section(method.Settings, config.settings, where=f"settings of method {config.method}")
+    if init is not None:
+        load_card(init)
+    folder = RunFolder(out)
+    if folder.config.exists() and not resume:
+        folder.claim()  # refuses
 
 
 def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
@@ -71,8 +96,10 @@ def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
     if outcome.scores:
         observer.console.print(scores_table(outcome.scores))
         observer.say(f"selected {outcome.selected} on val")
+    else:
+        observer.say(f"nothing was scored, there are no held-out labels: {outcome.selected} ships")
     pace = outcome.pace
     if pace.steps:
         observer.say(f"{pace.steps} steps in {pace.seconds:.0f} s ({1000 * pace.seconds / pace.steps:.0f} ms per step)")
     observer.say(f"model: {outcome.folder.path / 'model.safetensors'}   report: {page}")
-    observer.say(f"next: fewmask predict {outcome.folder.path} IMAGES --out masks")
+    observer.say(f"next: fewmask predict {shlex.quote(str(outcome.folder.path))} IMAGES --out masks")

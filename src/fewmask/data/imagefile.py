@@ -45,18 +45,17 @@ class Header:
 
 
 class _PillowLimit:
-    """Pillow's own pixel limit is one global number; this sets it to ours while any file is open."""
+    """Pillow's own pixel limit is one global number that first warns; ours takes its place while any file is open."""
 
     def __init__(self) -> None:
         self._lock, self._open, self._outside = threading.Lock(), 0, Image.MAX_IMAGE_PIXELS
 
     @contextmanager
-    def set_to(self, pixels: int) -> Iterator[None]:
+    def lifted(self) -> Iterator[None]:
         with self._lock:
             if self._open == 0:
-                self._outside, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, pixels
+                self._outside, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
             self._open += 1
-            Image.MAX_IMAGE_PIXELS = max(pixels, Image.MAX_IMAGE_PIXELS or 0)
         try:
             yield
         finally:
@@ -73,14 +72,12 @@ _LIMIT = _PillowLimit()
 def opened(path: Path, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
     """The file, opened but not decoded; whatever goes wrong until the block ends is a DataProblem."""
     try:
-        with _LIMIT.set_to(max_pixels), Image.open(path, formats=FORMATS) as image:
-            if image.width * image.height > max_pixels:
+        with _LIMIT.lifted(), Image.open(path, formats=FORMATS) as image:
+            if image.width * image.height > max_pixels:  # only the header has been read so far
                 raise _too_large(path, max_pixels, image.size)
             yield image
     except DataError:
         raise
-    except Image.DecompressionBombError as error:
-        raise _too_large(path, max_pixels) from error
     except UnidentifiedImageError as error:
         raise _unidentified(path) from error
     except Exception as error:  # on damaged files the parsers raise nearly anything, from KeyError to struct.error
@@ -155,10 +152,8 @@ def _png_metadata_after_pixels(path: Path) -> bool:
     return False
 
 
-def _too_large(path: Path, max_pixels: int, size: tuple[int, int] | None = None) -> DataProblem:
-    text = (
-        f"the image has {size[0]}x{size[1]} = {size[0] * size[1]:,} pixels" if size else "the image has too many pixels"
-    )
+def _too_large(path: Path, max_pixels: int, size: tuple[int, int]) -> DataProblem:
+    text = f"the image has {size[0]}x{size[1]} = {size[0] * size[1]:,} pixels"
     fix = f"up to {max_pixels:,} pixels; if the file can be trusted, raise data.max_pixels"
     return DataProblem("too-large", f"{text}, more than the limit of {max_pixels:,}", where=path, fix=fix)
 

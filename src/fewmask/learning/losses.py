@@ -7,6 +7,7 @@ to a count.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,16 @@ def cross_entropy(
     if pixel_weight is not None:
         loss = loss * pixel_weight
     return Loss.mean("cross_entropy", loss.sum(), count.sum())
+
+
+def cross_entropies(logits: Tensor, labels: Sequence[Tensor]) -> list[Loss]:
+    """`cross_entropy` of the same logits against several labels, enlarged and normalized once for all of them."""
+    log_probability = upsample(logits, _size(labels[0])).log_softmax(1)  # [N, K, H, W]
+    losses = []
+    for label in labels:
+        total = F.nll_loss(log_probability, label, ignore_index=IGNORE, reduction="sum")
+        losses.append(Loss.mean("cross_entropy", total, (label != IGNORE).sum().to(total.dtype)))
+    return losses
 
 
 def hard_cross_entropy(logits: Tensor, label: Tensor, *, threshold: float, keep: float) -> Loss:

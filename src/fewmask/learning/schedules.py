@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import math
 
+import torch
+from torch import Tensor
+
 from fewmask.config import OptimizerSettings
+
+
+def ramped(fraction: Tensor, share: float) -> Tensor:
+    """A weight that rises to 1 over the first `share` of training, exp(-5 (1 - t)^2) (Laine and Aila). [] float32."""
+    if share == 0:
+        return torch.ones_like(fraction)
+    left = (1 - fraction / share).clamp(min=0)
+    return torch.exp(-5 * left.square())
 
 
 def rate_factor(settings: OptimizerSettings, step: int, steps: int) -> float:

@@ -11,6 +11,7 @@ from fewmask.config import Share
 from fewmask.learning.ema import Buffers, ema_update, teacher_of, warmed_decay
 from fewmask.learning.losses import LabeledLoss, cross_entropy
 from fewmask.learning.pseudo_labels import pseudo_label
+from fewmask.learning.schedules import ramped
 from fewmask.methods.method import BuildNetwork, Method, MethodSettings
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.types import Batch, Measure, Progress, Step, Update, ViewRequest
@@ -24,14 +25,15 @@ class MeanTeacherSettings(MethodSettings):
         "copied", description="teacher's BatchNorm statistics: copied from the student or averaged"
     )
     threshold: Share = Field(0.95, description="tau: pseudo labels below this confidence are dropped, not renormalized")
-    unlabeled_weight: float = Field(1.0, ge=0, description="weight of the loss on unlabeled images")
+    unlabeled_weight: float = Field(1.0, ge=0, description="w: weight of the loss on unlabeled images")
+    ramp: Share = Field(0.3, description="share of training over which that weight rises, as exp(-5 (1 - t)^2)")
     mixing: Literal["none", "box"] = Field("box", description="paste a box of another image into each unlabeled image")
     photometric: bool = Field(True, description="color noise on the student's unlabeled view")
     labeled_photometric: bool = Field(False, description="color noise on the labeled images, too")
 
 
 class MeanTeacher(Method):
-    """L = H(y, h(x_l)) + w * 1[max p > tau] * H(argmax p, h(strong(x_u))), p from the mean teacher on the weak view.
+    """L = H(y, h(x_l)) + w(t) * 1[max p > tau] * H(argmax p, h(strong(x_u))), p from the mean teacher on the weak view.
 
     Tarvainen and Valpola's mean teacher with hard pseudo labels (RML, Eq. 2) and the box mixing of French et al.
     Deviations: hard labels instead of a squared difference; the confidence threshold acts per pixel, and dropped pixels
@@ -69,10 +71,9 @@ class MeanTeacher(Method):
         noise = self.noise(progress, "student_1", batch.image_position, batch.weak_position)
         logits = self.student_1(torch.cat([batch.image, mixed]), noise).logits  # [B + U, K, h, w]
         labeled, unlabeled = logits.split([len(batch.image), len(mixed)])
+        weight = settings.unlabeled_weight * ramped(progress.fraction, settings.ramp)
         loss = self.labeled_loss(labeled, batch.label)
-        loss = loss + settings.unlabeled_weight * cross_entropy(unlabeled, target, pixel_weight=trusted).named(
-            "unlabeled"
-        )
+        loss = loss + weight * cross_entropy(unlabeled, target, pixel_weight=trusted).named("unlabeled")
         yield Update("student_1", loss)
 
         decay = warmed_decay(settings.decay, progress.step) if settings.warmup else settings.decay

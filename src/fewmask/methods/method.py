@@ -36,6 +36,7 @@ class Method(nn.Module):
     predictors: ClassVar[
         tuple[str, ...]
     ]  # networks that are scored; the first ships when there is nothing to choose by
+    needs_baseline: ClassVar[bool] = False  # starts from a supervised run, and sweeps over all images before each stage
     ensemble: ClassVar[tuple[str, ...]] = ()  # predictors whose mean softmax is scored, too
 
     def __init__(self, settings: MethodSettings, labeled_loss: LabeledLoss) -> None:
@@ -53,6 +54,24 @@ class Method(nn.Module):
 
     def step(self, batch: Batch, progress: Progress) -> Step:
         raise NotImplementedError
+
+    @property
+    def stages(self) -> int:
+        return 1
+
+    def baseline_learners(self) -> list[tuple[str, ...]]:
+        """Networks that start from one supervised baseline, for each baseline that has to be trained."""
+        return []
+
+    def start_stage(self, stage: int) -> None:
+        """Set the networks up for a stage, before its sweep."""
+
+    def sweep(self, images: Tensor, label: Tensor | None) -> dict[str, Tensor]:  # noqa: ARG002
+        """What the pass over labeled and unlabeled images computes before a stage: maps [N, *, h, w] to store."""
+        return {}
+
+    def finish_sweep(self) -> None:
+        """After the last images of a sweep."""
 
     def noise(self, progress: Progress, learner: str, *positions: Tensor) -> Noise:
         """The model noise of one forward pass, at the rates of the settings."""

@@ -9,12 +9,14 @@ from fewmask.errors import ConfigError
 from fewmask.learning.losses import LabeledLoss
 from fewmask.methods.mean_teacher import MeanTeacher
 from fewmask.methods.method import BuildNetwork, Method
+from fewmask.methods.rml import RobustMutualLearning
 from fewmask.methods.supervised import Supervised
 from fewmask.settings import read_section
 
 METHODS: dict[str, type[Method]] = {
     "supervised": Supervised,
     "mean_teacher": MeanTeacher,
+    "rml": RobustMutualLearning,
 }
 
 

@@ -66,7 +66,7 @@ def create_backbone(settings: NetworkSettings, image_channels: int) -> Backbone:
     """The backbone at the asked stride, or an error that lists the strides that can be had."""
     body = _body_with_stride(settings, image_channels, settings.stride)
     if body is not None:
-        return Backbone(settings.backbone, body, image_channels, settings.stride, settings.stochastic_depth)
+        return Backbone(settings.backbone, body, image_channels, settings.stride, settings.stochastic_depth_rule)
     strides = available_strides(settings, image_channels)
     raise ConfigError(
         f"{settings.backbone} cannot give features at stride {settings.stride}",

@@ -28,7 +28,9 @@ def build_network(
         head = _head(settings, backbone.channels, num_classes)
     mean = _per_channel(settings.mean, backbone.timm_config["mean"], channels, "network.mean")
     std = _per_channel(settings.std, backbone.timm_config["std"], channels, "network.std")
-    network = SegmentationNetwork(backbone, head, num_classes=num_classes, mean=mean, std=std, dropout=settings.dropout)
+    network = SegmentationNetwork(
+        backbone, head, num_classes=num_classes, mean=mean, std=std, dropout=settings.dropout_kind
+    )
     with _seeded(seed):  # timm builds the model once more to fill it
         network.weights = load_pretrained(network, settings)
     return network

@@ -6,6 +6,7 @@ import base64
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,7 +112,7 @@ def _draw_legend(pen: ImageDraw.ImageDraw, lines: list[Placed], top: int, font: 
         top += _TEXT + _GAP
 
 
-def write_index_png(path: Path, label: NDArray[np.integer], colors: Sequence[Color]) -> None:
+def write_index_png(path: Path | IO[bytes], label: NDArray[np.integer], colors: Sequence[Color]) -> None:
     """Class indices as an 8-bit PNG with an embedded palette, so that viewers show colors and programs read indices."""
     palette = np.zeros((256, 3), dtype=np.uint8)
     palette[: len(colors)] = colors
@@ -121,7 +122,7 @@ def write_index_png(path: Path, label: NDArray[np.integer], colors: Sequence[Col
     picture.save(path, format="PNG")
 
 
-def write_confidence_png(path: Path, confidence: NDArray[np.floating]) -> None:
+def write_confidence_png(path: Path | IO[bytes], confidence: NDArray[np.floating]) -> None:
     """Confidence in [0, 1] as an 8-bit gray PNG, 255 is certain."""
     Image.fromarray((confidence * 255).round().astype(np.uint8)).save(path, format="PNG")
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from fewmask.errors import CheckpointError
+from fewmask.errors import CheckpointError, TrainingError
 
 FORMAT_VERSION = 1
 _NAME = re.compile(r"step_(\d{8})\.pt$")
@@ -25,19 +25,30 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__  # torch.save hides what the disk said
+        if not isinstance(cause, OSError):
+            raise
+        what = f"{path.name} cannot be written: {cause.strerror}"
+        raise TrainingError(what, where=str(path.parent), fix="free space and the right to write there") from error
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
 
 
 def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], keep: int) -> Path:
-    """Write the state of `step`, then drop all but the newest `keep` checkpoints."""
+    """Write the state of `step`, then drop all but the newest `keep` checkpoints up to it.
+
+    Those of later steps are damaged, or the run would have gone on from them: they must not push out good ones.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step_{step:08d}.pt"
     full = {"format_version": FORMAT_VERSION, "step": step, **state}
     write_atomically(path, lambda file: torch.save(full, file))
-    for old in list_checkpoints(folder)[keep:]:
-        old.unlink()
+    there = list_checkpoints(folder)
+    later = there.index(path)
+    for other in there[:later] + there[later + keep :]:
+        other.unlink()
     return path
 
 
@@ -77,6 +88,12 @@ def load_newest(folder: Path, warn: Callable[[str], None] | None = None) -> dict
     if damaged is not None:
         raise damaged
     return None
+
+
+def remove_temporaries(folder: Path) -> None:
+    """What a process that was killed while writing left behind."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

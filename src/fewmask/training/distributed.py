@@ -36,6 +36,10 @@ class World:
         dist.all_reduce(total)
         return total
 
+    def any(self, value: bool, device: torch.device) -> bool:
+        """Whether any rank says so, the same answer on all."""
+        return bool(self.sum(torch.tensor(float(value), device=device)) > 0)
+
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """One flat reduction for all gradients of an update."""
         if self.size == 1:
@@ -129,6 +133,12 @@ def sync_batch_norms(module: nn.Module) -> None:
             setattr(module, name, _SyncedBatchNormAct(child))
         elif type(child) is nn.BatchNorm2d:
             setattr(module, name, _synced(child, SyncedBatchNorm))
+        elif isinstance(child, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"{type(child).__name__} layers cannot be synchronized over processes",
+                where="network.backbone",
+                fix="one process, or a backbone with plain BatchNorm2d, GroupNorm or LayerNorm",
+            )
         else:
             sync_batch_norms(child)
 

@@ -27,8 +27,13 @@ def choose_device(name: str | None) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ConfigError(f"{name!r} is not a device", where="--device", fix="cpu, cuda or cuda:0") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"{name!r} is not supported", where="--device", fix="cpu, cuda or cuda:0")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("this machine has no usable CUDA device", where="--device", fix="cpu, or leave --device away")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
+        raise ConfigError(f"there is no {name}", where="--device", fix=f"cuda:0 to cuda:{last}" if last else "cuda:0")
     return device
 
 
@@ -101,8 +106,8 @@ class Engine:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.clip, norm)
         optimizer.grad_scale, optimizer.found_inf = None, (~finite).float()  # type: ignore[attr-defined]
         optimizer.step()
-        self.bad_step.copy_(torch.where(~finite & (self.bad_step < 0), progress.step, self.bad_step))
-        self._add(f"{update.optimizer}/gradient_norm", norm.detach(), self._once)
+        self.bad_step.copy_(torch.where(~finite & (self.bad_step < 0), progress.random.step, self.bad_step))
+        self._add(f"{update.optimizer}/gradient_norm", norm.detach() * self._once, self._once)  # equal on all ranks
 
     def _reduced(self, loss: Loss) -> tuple[Tensor, Tensor]:
         """This rank's share of the global loss (with gradient), and the global loss; terms go into the metrics."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fewmask.errors import CheckpointError
@@ -9,12 +10,13 @@ from fewmask.methods.method import Method
 from fewmask.training.model_file import load_model
 
 
-def initialize_from(method: Method, run: Path) -> str:
-    """Copy the run's model into every network; tensors of another shape (other classes) keep their fresh start."""
+def initialize_from(method: Method, run: Path, names: Sequence[str] | None = None) -> str:
+    """Copy the run's model into the named networks, or all; tensors of another shape (other classes) stay fresh."""
     source, card = load_model(run)
     tensors = source.state_dict()
     kept: list[str] = []
-    for network in method.networks().values():
+    networks = method.networks()
+    for network in (networks[name] for name in (names or networks)):
         own = network.state_dict()
         fitting = {key: value for key, value in tensors.items() if key in own and own[key].shape == value.shape}
         kept = [key for key in own if key not in fitting]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from fewmask.training.run_folder import RunFolder
 from fewmask.training.scores import validate
 from fewmask.training.session import Session
 from fewmask.training.signals import Interrupted, StopRequest
+from fewmask.training.stages import begin_stage
 from fewmask.training.state import collect_state
 
 
@@ -26,20 +28,26 @@ class Pace:
     seconds: float
 
 
-def train(session: Session, folder: RunFolder, observer: Observer, start: int) -> Pace:
-    steps = session.config.training.steps
+def train(session: Session, folder: RunFolder, observer: Observer, start: int) -> tuple[Session, Pace]:
+    """Run the steps from `start` on, stage after stage; the session of the last stage is returned."""
+    total = session.total_steps
     began = time.perf_counter()
     with StopRequest() as stop:
-        for step in range(start, steps):
+        for step in range(start, total):
+            if session.method.needs_baseline and step % session.config.training.steps == 0:
+                session = begin_stage(session, folder, step // session.config.training.steps, observer)
             _one_step(session, step)
             _after_step(session, folder, observer, stop, step + 1)
-    return Pace(max(steps - start, 0), time.perf_counter() - began)
+    return session, Pace(max(total - start, 0), time.perf_counter() - began)
 
 
 def _one_step(session: Session, step: int) -> None:
     try:
         session.stepper(step)
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        # On the CPU it is a plain RuntimeError of the allocator.
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
         raise TrainingError(
             f"out of memory in step {step}: {str(error).split('. ')[0]}",
             where=f"batch {session.config.training.batch}, crop {session.config.views.crop}",
@@ -49,13 +57,14 @@ def _one_step(session: Session, step: int) -> None:
 
 def _after_step(session: Session, folder: RunFolder, observer: Observer, stop: StopRequest, done: int) -> None:
     training = session.config.training
-    last = done == training.steps
+    last = done == session.total_steps
     stopping = _stop_agreed(session, stop, done)
-    saving = last or stopping or done % training.checkpoint_every == 0
-    if saving or done % training.check_every == 0:
+    saving = stopping or done % training.checkpoint_every == 0 or done % training.steps == 0  # a stage's end
+    logging = last or done % training.log_every == 0
+    if saving or logging or done % training.check_every == 0:
         _raise_if_not_finite(session)
-    observer.advance("training", done, training.steps)
-    if done % training.log_every == 0 or last:
+    observer.advance("training", done, session.total_steps)
+    if logging:
         _log(session, folder, observer, done)
     if training.evaluate_every and done % training.evaluate_every == 0:
         _validate(session, folder, observer, done)
@@ -65,7 +74,7 @@ def _after_step(session: Session, folder: RunFolder, observer: Observer, stop: S
             save_checkpoint(folder.checkpoints, done, state, training.keep)
         session.world.barrier()
     if stopping and not last:
-        raise Interrupted(stop.signal_number or 0, done)
+        raise Interrupted(stop.signal_number or signal.SIGTERM, done)  # another rank may have had the signal
 
 
 def _stop_agreed(session: Session, stop: StopRequest, done: int) -> bool:
@@ -74,8 +83,7 @@ def _stop_agreed(session: Session, stop: StopRequest, done: int) -> bool:
         return stop.signal_number is not None
     if done % session.config.training.check_every:
         return False
-    flag = torch.tensor(float(stop.signal_number is not None), device=session.engine.device)
-    return bool(session.world.sum(flag) > 0)
+    return session.world.any(stop.signal_number is not None, session.engine.device)
 
 
 def _raise_if_not_finite(session: Session) -> None:
@@ -95,10 +103,10 @@ def _raise_if_not_finite(session: Session) -> None:
 def _log(session: Session, folder: RunFolder, observer: Observer, done: int) -> None:
     values = session.engine.flush()
     training, settings = session.config.training, session.config.optimizer
-    rate = settings.lr * rate_factor(settings, done - 1, training.steps)
+    rate = settings.lr * rate_factor(settings, (done - 1) % training.steps, training.steps)
     if session.world.main:
         folder.append_metrics({"step": done, **values, "lr": rate})
-        observer.metrics(done, session.config.training.steps, values)
+        observer.metrics(done, session.total_steps, values)
 
 
 def _validate(session: Session, folder: RunFolder, observer: Observer, done: int) -> None:
@@ -107,4 +115,4 @@ def _validate(session: Session, folder: RunFolder, observer: Observer, done: int
     if session.world.main and scores:
         values = {f"val_miou/{name}": each.miou for name, each in scores.items()}
         folder.append_metrics({"step": done, **values})
-        observer.metrics(done, session.config.training.steps, values)
+        observer.metrics(done, session.total_steps, values)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from fewmask.config import NetworkSettings
@@ -32,6 +33,7 @@ class ModelCard:
     selected_on: str | None
     miou: float | None
     method: str
+    resize: tuple[int, int] | None = None  # height and width that images had been resized to before training
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -41,6 +43,7 @@ class ModelCard:
             "selected_on": self.selected_on,
             "miou": self.miou,
             "channels": self.channels,
+            "resize": list(self.resize) if self.resize else None,
             "classes": [
                 {"name": name, "color": list(color)}
                 for name, color in zip(self.classes.names, self.classes.colors, strict=True)
@@ -60,7 +63,14 @@ def load_card(folder: Path) -> ModelCard:
     path = folder / "model.json"
     if not path.is_file():
         raise CheckpointError("no model here", where=str(folder), fix="the folder of a finished run, with model.json")
-    content = json.loads(path.read_text())
+    try:
+        return _card(json.loads(path.read_text(encoding="utf-8")), path)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"the model card cannot be read ({type(error).__name__}: {error})"
+        raise CheckpointError(what, where=str(path), fix="model.json as `fewmask train` writes it") from None
+
+
+def _card(content: dict[str, Any], path: Path) -> ModelCard:
     if content.get("format_version") != CARD_VERSION:
         raise CheckpointError("a model card of another version", where=str(path), fix=f"format_version {CARD_VERSION}")
     classes = Classes(
@@ -68,7 +78,8 @@ def load_card(folder: Path) -> ModelCard:
     )
     network = read_section(NetworkSettings, content["network"], where=str(path))
     plain = {key: content[key] for key in ("channels", "predictor", "selected_on", "miou", "method")}
-    return ModelCard(network=network, classes=classes, **plain)
+    resize = tuple(content["resize"]) if content.get("resize") else None
+    return ModelCard(network=network, classes=classes, resize=resize, **plain)
 
 
 def empty_network(card: ModelCard) -> SegmentationNetwork:
@@ -79,8 +90,13 @@ def empty_network(card: ModelCard) -> SegmentationNetwork:
 
 def load_model(folder: Path) -> tuple[SegmentationNetwork, ModelCard]:
     card = load_card(folder)
-    network = empty_network(card)
-    load_weights(network, load_file(folder / "model.safetensors"), where=str(folder / "model.safetensors"))
+    network, path = empty_network(card), folder / "model.safetensors"
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        what = f"the model's weights cannot be read ({error})"
+        raise CheckpointError(what, where=str(path), fix="model.safetensors as `fewmask train` writes it") from None
+    load_weights(network, tensors, where=str(path))
     return network, card
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fewmask.errors import CheckpointError
 from fewmask.evaluation.inference import Predictor
+from fewmask.evaluation.scoring import ENSEMBLE
 from fewmask.methods.table import method_class
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.checkpoint import load_newest
@@ -35,9 +36,10 @@ def load_network(folder: RunFolder, name: str | None) -> tuple[SegmentationNetwo
     card = load_card(folder.path)
     if name is None or name == card.predictor:
         return load_model(folder.path)
-    networks, card, _ = load_networks(folder)
+    networks, card, ensemble = load_networks(folder)
     if name not in networks:
-        raise CheckpointError(f"the run has no network {name!r}", where=str(folder.path), fix=", ".join(networks))
+        names = [*networks, ENSEMBLE] if len(ensemble) > 1 else networks
+        raise CheckpointError(f"the run has no network {name!r}", where=str(folder.path), fix=", ".join(names))
     return networks[name], card
 
 

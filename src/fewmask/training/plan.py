@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fewmask.networks.build import network_report
 from fewmask.training.session import Session
 from fewmask.types import FlatImages
 from fewmask.views.sampler import describe_views
@@ -16,14 +17,16 @@ def describe_plan(session: Session, start: int) -> str:
         ("classes", f"{len(dataset.classes)}: {', '.join(dataset.classes.names)}"),
         ("images", f"{_sizes(stores.labeled)}, {stores.channels} channels, {_store_size(session)} decoded"),
         ("views", describe_views(config.views, config.views.crop, session.method.views)),
-        ("network", _network_line(session)),
+        *_network_rows(session),
         ("method", f"{config.method}: {_settings_line(session)}"),
         ("optimizer", _optimizer_line(session)),
         ("steps", _steps_line(session, start)),
         *(("note", note) for note in dataset.notes),
     ]
     if not dataset.val:
-        rows.append(("note", "no held-out labels: nothing can be scored; add val/ or set data.holdout=0.2"))
+        rows.append(
+            ("note", f"without held-out labels {session.method.predictors[0]} ships, as it is at the last step")
+        )
     return "\n".join(f"  {name:<10} {text}" for name, text in rows)
 
 
@@ -49,14 +52,12 @@ def _store_size(session: Session) -> str:
     return f"{size / 2**20:.0f} MiB"
 
 
-def _network_line(session: Session) -> str:
-    settings = session.config.network
+def _network_rows(session: Session) -> list[tuple[str, str]]:
     networks = session.method.networks()
-    first = next(iter(networks.values()))
-    millions = sum(parameter.numel() for parameter in first.parameters()) / 1e6
-    weights = "from scratch" if settings.pretrained == "none" else f"weights {settings.pretrained}"
-    name = f"{settings.head} on {settings.backbone}, stride {first.stride}, {millions:.1f} M parameters"
-    return f"{name}, {weights} ({', '.join(networks)})"
+    report = network_report(next(iter(networks.values())), session.config.network)
+    size = f"{report.parameters / 1e6:.1f} M parameters, stride {report.stride}"
+    rows = [("network", f"{report.name}, {size} ({', '.join(networks)})")]
+    return rows + [("", note) for note in report.notes]
 
 
 def _settings_line(session: Session) -> str:

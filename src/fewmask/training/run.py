@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fewmask.config import Config
 from fewmask.data.check import check_folder
+from fewmask.data.check_report import shortened
 from fewmask.data.dataset import Dataset
 from fewmask.data.opening import open_dataset
 from fewmask.data.splits import split_record
 from fewmask.errors import CheckpointError, ConfigError, DataError
 from fewmask.evaluation.confusion import Scores
 from fewmask.evaluation.scoring import evaluation_json, select
-from fewmask.training.checkpoint import load_newest
+from fewmask.methods.table import method_class
+from fewmask.settings import resolve
+from fewmask.training.checkpoint import load_newest, remove_temporaries, save_checkpoint
 from fewmask.training.distributed import join_world
 from fewmask.training.engine import choose_device
 from fewmask.training.initialize import initialize_from
@@ -25,7 +29,8 @@ from fewmask.training.plan import describe_plan
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.scores import validate
 from fewmask.training.session import Session, build_session, choose_crop, load_stores
-from fewmask.training.state import restore_state
+from fewmask.training.stages import rejoin_stage
+from fewmask.training.state import collect_state, restore_state
 
 _MAY_CHANGE = ("preset", "training", "evaluation")  # settings a resumed run may change without becoming another run
 _MAY_NOT_CHANGE = ("batch", "unlabeled_batch", "precision")
@@ -43,23 +48,26 @@ class Outcome:
 def run_training(
     config: Config, out: Path, *, device: str | None, resume: bool, init: Path | None, observer: Observer
 ) -> Outcome:
-    folder = RunFolder(out)
     torch_device = choose_device(device)
     world = join_world(torch_device)
+    observer = observer if world.main else Observer()
     try:
-        dataset = open_checked(config, observer if world.main else Observer())
-        stores = load_stores(config, dataset, observer if world.main else Observer())
+        dataset = open_checked(config, observer)
+        stores = load_stores(config, dataset, observer)
         config = config.model_copy(
             update={"views": config.views.model_copy(update={"crop": choose_crop(config, stores.labeled)})}
         )
         session = build_session(config, dataset, stores, device=torch_device, world=world, observer=observer)
-        start = _prepare(session, folder, resume=resume, init=init, observer=observer)
-        if world.main:
-            observer.say(describe_plan(session, start))
-        pace = train(session, folder, observer if world.main else Observer(), start)
-        return _finish(session, folder, pace, observer if world.main else Observer())
+        return _run(session, RunFolder(out), resume=resume, init=init, observer=observer)
     finally:
         world.close()
+
+
+def _run(session: Session, folder: RunFolder, *, resume: bool, init: Path | None, observer: Observer) -> Outcome:
+    session, start = _prepare(session, folder, resume=resume, init=init, observer=observer)
+    observer.say(describe_plan(session, start))
+    session, pace = train(session, folder, observer, start)
+    return _finish(session, folder, pace, observer)
 
 
 def open_checked(config: Config, observer: Observer) -> Dataset:
@@ -68,48 +76,97 @@ def open_checked(config: Config, observer: Observer) -> Dataset:
         raise ConfigError("no data folder given", where="data.root", fix="fewmask train DATA --out RUN")
     root = Path(config.data.root)
     report = check_folder(root, config.data, config.seed)
-    for finding in report.warnings:
-        observer.warn(f"{finding.code}: {finding.path}: {finding.message}")
+    for finding in shortened(report.warnings):
+        observer.warn(": ".join(filter(None, (finding.code, finding.path, finding.message))))
     if not report.trainable:
-        first = report.errors[0]
-        raise DataError(
-            f"{first.message} ({first.code}; {len(report.errors)} errors in all)",
-            where=first.path,
-            fix=f"{first.fix}; `fewmask check {config.data.root}` lists everything",
-        )
+        first, more = report.errors[0], len(report.errors) - 1
+        rest = f"\n({more} more: `fewmask check {shlex.quote(str(root))}` lists everything)" if more else ""
+        raise DataError(f"{first.message} ({first.code})", where=str(root / first.path), fix=f"{first.fix}{rest}")
     return open_dataset(root, config.data, config.seed)
 
 
-def _prepare(session: Session, folder: RunFolder, *, resume: bool, init: Path | None, observer: Observer) -> int:
-    """Start or continue the run folder; the step to go on from."""
-    if resume and folder.config.exists():
+def _prepare(
+    session: Session, folder: RunFolder, *, resume: bool, init: Path | None, observer: Observer
+) -> tuple[Session, int]:
+    """Start or continue the run folder; the session and the step to go on from."""
+    main = session.world.main
+    if resume and session.world.any(main and folder.config.exists(), session.engine.device):
         return _continue(session, folder, observer)
-    if session.world.main:
-        folder.start(session.config, split_record(session.dataset))
-    session.world.barrier()
+    if main:
+        folder.claim()
+    if init is None and session.method.needs_baseline:
+        if main:
+            folder.start(session.config, split_record(session.dataset))
+        return _start_from_baselines(session, folder, observer), 0
     if init is not None:
         observer.say(initialize_from(session.method, init))
-    return 0
+    _save_start(session, folder)
+    if main:
+        folder.start(session.config, split_record(session.dataset))
+    session.world.barrier()
+    return session, 0
 
 
-def _continue(session: Session, folder: RunFolder, observer: Observer) -> int:
+def _save_start(session: Session, folder: RunFolder) -> None:
+    """Step 0 keeps what the run starts from, and the data's checksums, for one that is killed before its first save."""
+    state = collect_state(session.engine, session.checksums)
+    if session.world.main:
+        save_checkpoint(folder.checkpoints, 0, state, session.config.training.keep)
+    session.world.barrier()
+
+
+def _start_from_baselines(session: Session, folder: RunFolder, observer: Observer) -> Session:
+    _train_baselines(session, folder, observer)
+    _save_start(session, folder)
+    return session
+
+
+def _train_baselines(session: Session, folder: RunFolder, observer: Observer) -> None:
+    """Supervised runs inside the run folder; each learner starts from its own where one must do for both."""
+    method = session.method
+    for index, learner in enumerate(method.baseline_learners()):
+        config = baseline_config(session.config, seed=session.config.seed + index)
+        observer.say(f"baseline {index + 1}: {config.training.steps} supervised steps")
+        below = RunFolder(folder.path / (f"baseline_{index + 1}" if index else "baseline"))
+        engine = session.engine
+        alone = build_session(
+            config, session.dataset, session.stores, device=engine.device, world=engine.world, observer=observer
+        )
+        outcome = _run(alone, below, resume=True, init=None, observer=observer)
+        observer.say(initialize_from(method, outcome.folder.path, learner))
+
+
+def baseline_config(config: Config, seed: int) -> Config:
+    """The run's settings with method `supervised`, then what its `baseline` section says."""
+    values = config.model_dump(mode="json") | {"method": "supervised", "settings": {}, "seed": seed, "baseline": {}}
+    return resolve(values, config.baseline)
+
+
+def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[Session, int]:
     _require_same(folder.read_config(), session.config)
     state = load_newest(folder.checkpoints, observer.warn)
+    if state is None and session.method.needs_baseline:  # stopped while its baselines were trained
+        return _start_from_baselines(session, folder, observer), 0
     start = 0 if state is None else int(state["step"])
-    if start > session.config.training.steps:
+    if start > session.total_steps:
         raise CheckpointError(
             f"the run is at step {start}, beyond training.steps={session.config.training.steps}",
             where=str(folder.path),
             fix=f"training.steps={start} or more",
         )
+    stage, within = divmod(start, session.config.training.steps)
+    if session.method.needs_baseline and within:
+        session = rejoin_stage(session, folder, stage, observer)
     if state is not None:
         restore_state(session.engine, state, session.checksums)
     if session.world.main:
+        for place in (folder.path, folder.checkpoints):
+            remove_temporaries(place)
         folder.rewind_metrics(start)
         folder.write_config(session.config)
     session.world.barrier()
     observer.say(f"continuing {folder.path} after step {start}")
-    return start
+    return session, start
 
 
 def _require_same(old: Config, new: Config) -> None:
@@ -119,6 +176,8 @@ def _require_same(old: Config, new: Config) -> None:
         values = config.model_dump(mode="json", exclude=set(_MAY_CHANGE))
         values["data"].pop("root")  # the folder may have moved; its checksum may not have changed
         values["training"] = config.training.model_dump(include=set(_MAY_NOT_CHANGE))
+        if method_class(config.method).needs_baseline:
+            values["training"]["steps"] = config.training.steps  # a stage begins where the last one ended
         return values
 
     before, now = fixed(old), fixed(new)
@@ -156,8 +215,9 @@ def _finish(session: Session, folder: RunFolder, pace: Pace, observer: Observer)
             classes=session.dataset.classes,
             predictor=selected,
             selected_on=chosen_on,
-            miou=scores[selected].miou if candidates else None,
+            miou=scores[selected].to_json()["miou"] if candidates else None,
             method=session.config.method,
+            resize=session.config.data.resize,
         )
         save_model(folder.path, session.method.networks()[selected], card)
     session.world.barrier()

@@ -17,7 +17,7 @@ import yaml
 from fewmask.config import Config
 from fewmask.errors import CheckpointError, ConfigError
 from fewmask.settings import read_section, read_settings_file
-from fewmask.training.checkpoint import write_atomically
+from fewmask.training.checkpoint import list_checkpoints, write_atomically
 
 _PACKAGES = ("fewmask", "torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
 
@@ -43,6 +43,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def stages(self) -> Path:
+        """Weights at the start of each stage, from which its soft labels can be made again."""
+        return self.path / "stages"
+
+    @property
     def evaluation(self) -> Path:
         return self.path / "evaluation.json"
 
@@ -50,18 +55,27 @@ class RunFolder:
     def report(self) -> Path:
         return self.path / "report.html"
 
-    def start(self, config: Config, split: Mapping[str, Any]) -> None:
-        """A new folder with what the run depends on; an existing run is never overwritten."""
+    def claim(self) -> None:
+        """Make the folder; an existing run, or what is left of one, is never overwritten."""
         if self.config.exists():
             raise ConfigError(
                 "the run folder already holds a run",
                 where=str(self.path),
                 fix="--resume to go on with it, or another --out",
             )
+        if self.metrics.exists() or any(int(path.stem[5:]) for path in list_checkpoints(self.checkpoints)):
+            raise ConfigError(
+                "the run folder holds parts of a run but no config.yaml", where=str(self.path), fix="another --out"
+            )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"the run folder cannot be made: {error.strerror}", where=str(self.path)) from None
+            raise ConfigError(
+                f"the run folder cannot be made: {error.strerror}", where=str(self.path), fix="another --out"
+            ) from None
+
+    def start(self, config: Config, split: Mapping[str, Any]) -> None:
+        """Write what the run depends on."""
         self.write_json("environment.json", describe_environment())
         self.write_json(self.split.name, split)
         self.write_config(config)  # last: a folder with config.yaml is a run

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from fewmask.config import Config
 from fewmask.data.dataset import Dataset, Sample
+from fewmask.data.imagefile import read_header
 from fewmask.data.splits import split_record
 from fewmask.data.store import data_checksum, load_images, load_masks
 from fewmask.errors import ConfigError
@@ -24,7 +25,7 @@ from fewmask.training.engine import Engine, choose_precision, set_tf32
 from fewmask.training.observer import Observer
 from fewmask.training.optimizers import build_optimizer
 from fewmask.training.stepper import Stepper
-from fewmask.types import IGNORE, FlatImages
+from fewmask.types import IGNORE, FlatImages, PixelMaps
 from fewmask.views.sampler import BatchMaker
 
 _LARGEST_CROP = 512
@@ -61,11 +62,16 @@ class Session:
     def world(self) -> World:
         return self.engine.world
 
+    @property
+    def total_steps(self) -> int:
+        """Over all stages."""
+        return self.config.training.steps * self.method.stages
+
 
 def load_stores(config: Config, dataset: Dataset, observer: Observer) -> Stores:
     data = config.data
 
-    def images(task: str, samples: Sequence[Sample], channels: int | None = None) -> FlatImages:
+    def images(task: str, samples: Sequence[Sample], channels: int) -> FlatImages:
         def note(done: int, total: int) -> None:
             observer.advance(f"reading {task}", done, total)
 
@@ -74,12 +80,14 @@ def load_stores(config: Config, dataset: Dataset, observer: Observer) -> Stores:
     def masks(samples: Sequence[Sample]) -> FlatImages:
         return load_masks(samples, dataset.coding, resize=data.resize, max_pixels=data.max_pixels)
 
-    labeled = images("labeled images", dataset.labeled)
+    every = (*dataset.labeled, *dataset.unlabeled, *dataset.val)
+    channels = max(read_header(sample.image, max_pixels=data.max_pixels).channels for sample in every)
+    labeled = images("labeled images", dataset.labeled, channels)
     return Stores(
         labeled=labeled,
         labels=masks(dataset.labeled),
-        unlabeled=images("unlabeled images", dataset.unlabeled, labeled.channels) if dataset.unlabeled else None,
-        val=images("validation images", dataset.val, labeled.channels) if dataset.val else None,
+        unlabeled=images("unlabeled images", dataset.unlabeled, channels) if dataset.unlabeled else None,
+        val=images("validation images", dataset.val, channels) if dataset.val else None,
         val_labels=masks(dataset.val) if dataset.val else None,
     )
 
@@ -97,10 +105,8 @@ def build_session(
     config: Config, dataset: Dataset, stores: Stores, *, device: torch.device, world: World, observer: Observer
 ) -> Session:
     """`config` is already resolved: its crop is set."""
-    training = config.training
-    set_tf32(training.tf32)
+    set_tf32(config.training.tf32)
     torch.backends.cudnn.benchmark = device.type == "cuda"  # crops have one size, so the fastest kernels stay so
-    precision = choose_precision(training.precision, device)
     method = build_method(config, dataset, stores)
     if method.views.unlabeled and stores.unlabeled is None:
         raise ConfigError(
@@ -108,35 +114,52 @@ def build_session(
             where=str(dataset.root),
             fix="images in unlabeled/, --labels N to hide some masks, or --method supervised",
         )
-    unlabeled_batch = training.unlabeled_batch or training.batch
-    check_divisible(world, batch=training.batch, unlabeled_batch=unlabeled_batch)
-    dtype = torch.float64 if precision == "fp64" else torch.float32
+    check_divisible(world, batch=config.training.batch, unlabeled_batch=_unlabeled_batch(config))
+    dtype = torch.float64 if config.training.precision == "fp64" else torch.float32
     method.to(device=device, dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if world.size > 1:
         sync_batch_norms(method)
-    method.train()
+    engine = build_engine(config, method.train(), device, world)
+    placed = place_stores(stores, device, config.training.store_share, observer)
+    maker = build_maker(config, placed, engine)
+    stepper = Stepper(config, engine, maker)
+    return Session(config, dataset, placed, method, engine, maker, stepper, checksums(dataset))
+
+
+def build_engine(config: Config, method: Method, device: torch.device, world: World) -> Engine:
     optimizers = {name: build_optimizer(network, config.optimizer) for name, network in method.trained().items()}
-    engine = Engine(method, optimizers, device=device, precision=precision, world=world, clip=config.optimizer.clip)
-    stores_device = place_stores(stores, device, training.store_share, observer)
+    precision = choose_precision(config.training.precision, device)
+    return Engine(method, optimizers, device=device, precision=precision, world=world, clip=config.optimizer.clip)
+
+
+def build_maker(
+    config: Config, stores: Stores, engine: Engine, maps: Mapping[str, PixelMaps] | None = None
+) -> BatchMaker:
+    """`maps` are what a sweep over the unlabeled images stored, where there was one."""
     assert config.views.crop is not None
-    maker = BatchMaker(
-        stores.labeled.to(stores_device),
-        stores.labels.to(stores_device),
-        stores.unlabeled.to(stores_device) if stores.unlabeled is not None and method.views.unlabeled else None,
+    network = next(iter(engine.method.trained().values()))
+    return BatchMaker(
+        stores.labeled,
+        stores.labels,
+        stores.unlabeled if engine.method.views.unlabeled else None,
         settings=config.views,
         crop=config.views.crop,
-        request=method.views,
+        request=engine.method.views,
         seed=config.seed,
-        batch=training.batch,
-        unlabeled_batch=unlabeled_batch,
-        rank=world.rank,
-        world=world.size,
-        device=device,
-        dtype=dtype,
-        num_classes=len(dataset.classes),
+        batch=config.training.batch,
+        unlabeled_batch=_unlabeled_batch(config),
+        rank=engine.world.rank,
+        world=engine.world.size,
+        device=engine.device,
+        dtype=next(network.parameters()).dtype,
+        num_classes=network.num_classes,
+        maps=maps,
+        stride=network.stride,
     )
-    stepper = Stepper(config, engine, maker)
-    return Session(config, dataset, stores, method, engine, maker, stepper, checksums(dataset))
+
+
+def _unlabeled_batch(config: Config) -> int:
+    return config.training.unlabeled_batch or config.training.batch
 
 
 def build_method(config: Config, dataset: Dataset, stores: Stores) -> Method:
@@ -148,19 +171,21 @@ def build_method(config: Config, dataset: Dataset, stores: Stores) -> Method:
     return create_method(config.method, config.settings, build, loss)
 
 
-def place_stores(stores: Stores, device: torch.device, share: float, observer: Observer) -> torch.device:
-    """The training device if the pixels fit into the stated share of its free memory, else the host."""
+def place_stores(stores: Stores, device: torch.device, share: float, observer: Observer) -> Stores:
+    """Training images on the device if they fit into the stated share of its free memory, else on the host."""
     if device.type != "cuda":
-        return device
+        return stores
     parts = (stores.labeled, stores.labels, stores.unlabeled)
     needed = sum(part.values.numel() * part.values.element_size() for part in parts if part is not None)
     free, _ = torch.cuda.mem_get_info(device)
-    if needed <= share * free:
-        return device
-    observer.say(
-        f"images take {needed / 2**30:.1f} GiB, more than {share:.0%} of the free GPU memory: kept on the host"
-    )
-    return torch.device("cpu")
+    if needed > share * free:
+        size = f"images take {needed / 2**30:.1f} GiB"
+        observer.say(f"{size}, more than {share:.0%} of the free GPU memory: kept on the host")
+        return stores
+    moved = {
+        name: part.to(device) for name, part in zip(("labeled", "labels", "unlabeled"), parts, strict=True) if part
+    }
+    return replace(stores, **moved)
 
 
 def checksums(dataset: Dataset) -> dict[str, str]:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import signal
+import time
 from types import FrameType, TracebackType
+
+_TOGETHER = 2.0  # seconds
 
 
 class StopRequest:
-    """Inside the `with`, the first signal sets `signal_number`; a second one kills as usual."""
+    """Inside the `with`, the first signal sets `signal_number`; one that comes later kills as usual.
+
+    Signals that come together count as one: under torchrun, Ctrl-C reaches a rank from the terminal and the launcher.
+    """
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
         self._before: dict[int, object] = {}
+        self._first = 0.0  # when the first signal came
 
     def __enter__(self) -> StopRequest:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -25,9 +32,12 @@ class StopRequest:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self.signal_number = number
-        for each in self._before:
-            signal.signal(each, signal.SIG_DFL)
+        now = time.monotonic()
+        if self.signal_number is None:
+            self.signal_number, self._first = number, now
+        elif now - self._first > _TOGETHER:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
 
 class Interrupted(Exception):  # noqa: N818, nothing went wrong

@@ -30,7 +30,10 @@ def restore_state(engine: Engine, state: dict[str, Any], checksums: dict[str, st
             )
     load_method(engine.method, state)
     for name, optimizer in engine.optimizers.items():
+        capturable = optimizer.defaults.get("capturable")  # belongs to the device, which may be another one now
         optimizer.load_state_dict(state[f"optimizer.{name}"])
+        for group in optimizer.param_groups:
+            group |= {} if capturable is None else {"capturable": capturable}
     sums = {key.removeprefix("metrics."): value for key, value in state.items() if key.startswith("metrics.")}
     engine.sums = {name: _own(pair, engine) for name, pair in sums.items()}
 

@@ -21,9 +21,10 @@ _WARM_UP = 3  # eager steps before the capture: optimizers make their state, cuD
 class Stepper:
     def __init__(self, config: Config, engine: Engine, maker: BatchMaker) -> None:
         self.config, self.engine, self.maker = config, engine, maker
-        self.step = torch.zeros((), dtype=torch.int64, device=engine.device)
+        self.step = torch.zeros((), dtype=torch.int64, device=engine.device)  # counts on from stage to stage
+        self.stage_step = torch.zeros_like(self.step)
         self.fraction = torch.zeros((), device=engine.device)
-        self.progress = Progress(self.step, self.fraction, Randomness(config.seed, self.step))
+        self.progress = Progress(self.stage_step, self.fraction, Randomness(config.seed, self.step))
         self.captures = _can_capture(config, engine, maker)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.stream = torch.cuda.Stream() if self.captures else None
@@ -32,9 +33,10 @@ class Stepper:
     def __call__(self, step: int) -> None:
         steps = self.config.training.steps
         self.step.fill_(step)
-        self.fraction.fill_(step / steps)
+        self.stage_step.fill_(step % steps)
+        self.fraction.fill_(step % steps / steps)
         for optimizer in self.engine.optimizers.values():
-            set_rates(optimizer, self.config.optimizer, step, steps)
+            set_rates(optimizer, self.config.optimizer, step % steps, steps)
         if not self.captures:
             self._compute()
         elif self.done < _WARM_UP:

@@ -42,6 +42,6 @@ def partners(count: int, device: torch.device | None = None) -> Tensor:
 
 
 def paste(tensor: Tensor, partner: Tensor, box: Tensor) -> Tensor:
-    """The batch with its partners' pixels inside the boxes; images [U, C, H, W], or labels and masks [U, H, W]."""
+    """The first M of U images [U, C, H, W] or labels [U, H, W], with partners' pixels inside the boxes [M, H, W]."""
     mask = box if tensor.ndim == 3 else box[:, None]
-    return torch.where(mask, tensor.index_select(0, partner), tensor)
+    return torch.where(mask, tensor.index_select(0, partner), tensor[: len(partner)])

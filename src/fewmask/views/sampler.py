@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from fewmask.config import ViewSettings
 from fewmask.errors import ConfigError, DataError
 from fewmask.randomness import Randomness, shuffled
-from fewmask.types import IGNORE, Batch, FlatImages, ViewRequest
+from fewmask.types import IGNORE, Batch, FlatImages, PixelMaps, ViewRequest
 from fewmask.views.anchors import find_anchors
 from fewmask.views.geometry import Center, Windows, draw_windows, inside, sample_images, sample_labels
 from fewmask.views.mixing import box_mask, partners
 from fewmask.views.photometric import color_noise
+from fewmask.views.soft_labels import sample_maps
 
 
 class BatchMaker:
@@ -39,6 +42,8 @@ class BatchMaker:
         device: torch.device | None = None,
         dtype: torch.dtype = torch.float32,
         num_classes: int = IGNORE,
+        maps: Mapping[str, PixelMaps] | None = None,
+        stride: int = 1,
     ) -> None:
         self.labeled, self.labels = labeled, labels
         # A batch without unlabeled images draws none of this pool, whatever it holds
@@ -47,17 +52,18 @@ class BatchMaker:
         self.batch, self.unlabeled_batch = batch, unlabeled_batch if request.unlabeled else 0
         self.rank, self.world = rank, world
         self.device, self.dtype = device or labeled.values.device, dtype
+        self.maps, self.stride = maps or {}, stride
         _check_settings(settings)
         _check_stores(labeled, labels, unlabeled, request)
         _check_batches(self.batch, self.unlabeled_batch, world)
         if request.mixing != "none":
-            _check_mixing(request.mixing, self.unlabeled_batch // world, world, len(self.pool))
+            _check_mixing(request, self.unlabeled_batch // world, world, len(self.pool))
         self.anchors = find_anchors(labels, num_classes) if settings.class_crops > 0 else None
 
     def __call__(self, step: Tensor) -> Batch:
         """The batch of `step` [] int64, which lies on the stores' device."""
         random, moved = Randomness(self.seed, step), self._moved
-        position, weak_position = self._positions(self.batch), self._positions(self.unlabeled_batch)
+        position, weak_position = self._positions(self.batch), self._weak_positions()
         windows = self._labeled_windows(random, position)
         weak_windows = self._unlabeled_windows(random, weak_position)
         weak = sample_images(self.pool, weak_windows, self.crop)  # [U, C, H, W]
@@ -77,6 +83,9 @@ class BatchMaker:
             partner=moved(partner),
             weak_index=moved(weak_windows.index),
             weak_position=moved(weak_position),
+            stored={
+                name: moved(sample_maps(maps, weak_windows, self.crop, self.stride)) for name, maps in self.maps.items()
+            },
         )
 
     def _labeled_windows(self, random: Randomness, position: Tensor) -> Windows:
@@ -95,12 +104,15 @@ class BatchMaker:
         return images
 
     def _unlabeled_windows(self, random: Randomness, position: Tensor) -> Windows:
-        index = position  # [U]
+        index, size = position, len(self.pool)  # [U]
         if self.unlabeled_batch:
-            place = random.step * self.unlabeled_batch + position
-            index = shuffled(self.seed, "unlabeled", place, len(self.pool))
-        if self.request.mixing != "none":
-            index = _unlike_pairs(index, len(self.pool))
+            place = random.step * self.unlabeled_batch + self._positions(self.unlabeled_batch)
+            index = shuffled(self.seed, "unlabeled", place, size)
+            if self.request.pairs == "independent":
+                second = shuffled(self.seed, "unlabeled/partner", place, size)
+                index = torch.cat([index, torch.where(second == index, (second + 1) % size, second)])
+            elif self.request.mixing != "none":
+                index = _unlike_pairs(index, size)
         return self._windows(random, "unlabeled", position, self.pool, index)
 
     def _windows(
@@ -122,7 +134,19 @@ class BatchMaker:
         if self.request.mixing == "none":
             empty = torch.zeros(len(position), *self.crop, dtype=torch.bool, device=position.device)
             return empty, torch.arange(len(position), device=position.device)
+        if self.request.pairs == "independent":
+            first, second = position.chunk(2)
+            return box_mask(random, "box", first, self.crop), torch.arange(len(second), device=position.device) + len(
+                first
+            )
         return box_mask(random, "box", position, self.crop), partners(len(position), position.device)
+
+    def _weak_positions(self) -> Tensor:
+        """Global positions of the unlabeled images; a second draw of partners comes after the first."""
+        position = self._positions(self.unlabeled_batch)
+        if self.request.pairs != "independent":
+            return position
+        return torch.cat([position, position + self.unlabeled_batch])
 
     def _positions(self, size: int) -> Tensor:
         """Global positions of this process's share of a batch."""
@@ -192,12 +216,14 @@ def _check_batches(batch: int, unlabeled_batch: int, world: int) -> None:
             raise ConfigError(what, where=f"training.{name}", fix=f"a multiple of {world}")
 
 
-def _check_mixing(mixing: str, share: int, world: int, pool: int) -> None:
-    if mixing != "box":
-        raise ConfigError(f"unknown mixing {mixing!r}", where="mixing", fix="none or box")
+def _check_mixing(request: ViewRequest, share: int, world: int, pool: int) -> None:
+    if request.mixing != "box":
+        raise ConfigError(f"unknown mixing {request.mixing!r}", where="mixing", fix="none or box")
     if pool < 2:
         what = f"mixing pastes one unlabeled image into another, and there is {pool}"
         raise ConfigError(what, where="unlabeled images", fix="at least 2 unlabeled images, or mixing none")
+    if request.pairs == "independent":
+        return
     if share < 2 or (world > 1 and share % 2):
         what = f"mixing pairs the unlabeled images of one process, and each of {world} gets {share}"
         fix = "at least 2 per process" if world == 1 else f"a multiple of {2 * world}"

@@ -1,0 +1,81 @@
+"""Which images `predict` was asked for, and where their masks go."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from os.path import abspath
+from pathlib import Path
+
+from fewmask.data.imagefile import IMAGE_SUFFIXES
+from fewmask.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Job:
+    """One image and the files that will be written for it."""
+
+    source: Path
+    mask: Path
+    confidence: Path | None
+
+
+def find_images(words: Sequence[str], out: Path, *, confidence: bool) -> list[Job]:
+    """Every image of folders, files and globs, once; below a folder its relative path is kept, the suffix is .png."""
+    found: dict[str, tuple[Path, Path]] = {}  # by absolute path: an image file, and its name below the folder or glob
+    for word in words:
+        for source, name in _found(word, out):
+            found.setdefault(abspath(source), (source, name))
+    taken = {path: source for path, (source, _) in found.items()}  # what no mask may overwrite
+    jobs = []
+    for source, name in found.values():
+        job = _free_job(source, out / name, confidence, taken)
+        jobs.append(job)
+        taken |= {abspath(path): source for path in (job.mask, job.confidence) if path is not None}
+    return jobs
+
+
+def _free_job(source: Path, name: Path, confidence: bool, taken: dict[str, Path]) -> Job:
+    for stem in (name.stem, f"{name.stem}_{name.suffix[1:]}"):  # the second for a.jpg beside a.png
+        job = Job(
+            source, name.with_name(f"{stem}.png"), name.with_name(f"{stem}_confidence.png") if confidence else None
+        )
+        clashes = [path for path in (job.mask, job.confidence) if path is not None and abspath(path) in taken]
+        if not clashes:
+            return job
+    fix = "another --out, or the folder that holds both: below it relative paths are kept"
+    other = taken[abspath(clashes[0])]
+    raise ConfigError(f"two images would write {clashes[0]}", where=f"{other} and {source}", fix=fix)
+
+
+def _found(word: str, out: Path) -> list[tuple[Path, Path]]:
+    path = Path(word)
+    if path.is_dir():
+        if path.resolve() == out.resolve():
+            raise ConfigError("the masks would lie among the images", where=str(out), fix="another folder for --out")
+        images = [each for each in sorted(path.rglob("*")) if _is_image(each, path)]
+        below = out.resolve()  # masks of an earlier call are no images
+        found = [(each, each.relative_to(path)) for each in images if not each.resolve().is_relative_to(below)]
+    elif path.is_file():
+        found = [(path, Path(path.name))]
+    else:
+        found = list(_matches(word))
+    if not found:
+        kinds = ", ".join(IMAGE_SUFFIXES)
+        raise ConfigError("no images found", where=word, fix=f"a folder, files, or a quoted glob, of {kinds}")
+    return found
+
+
+def _matches(pattern: str) -> Iterator[tuple[Path, Path]]:
+    parts = Path(pattern).parts
+    fixed = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    root = Path(*parts[:fixed])
+    for match in sorted(glob.glob(pattern, recursive=True)):
+        if _is_image(Path(match), root):
+            yield Path(match), Path(match).relative_to(root)
+
+
+def _is_image(path: Path, root: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
+    return path.suffix.lower() in IMAGE_SUFFIXES and path.is_file() and not hidden

@@ -1,0 +1,95 @@
+"""Class prototypes: the mean pixel feature of each class (RML, Eqs. 11 and 12)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fewmask.types import IGNORE
+
+FEWEST_PIXELS = 10  # an image says something about a class only with this many of its feature cells
+
+
+def class_sums(features: Tensor, label: Tensor, num_classes: int) -> Tensor:
+    """Per image, the sum of each class's features and, in the last column, their number: [N, K, D + 1].
+
+    features [N, D, h, w], label [N, h, w]; IGNORE cells, padding among them, never count.
+    """
+    classes = torch.arange(num_classes, device=label.device)[:, None]
+    member = (label.flatten(1)[:, None] == classes).to(features.dtype)  # [N, K, hw]; IGNORE is no class
+    sums = member @ features.flatten(2).transpose(1, 2)  # [N, K, D]
+    return torch.cat([sums, member.sum(2, keepdim=True)], dim=2)
+
+
+def coarse_label(label: Tensor, size: tuple[int, int]) -> Tensor:
+    """The label [N, H, W] at the centers of feature cells, [N, h, w]."""
+    small = nn.functional.interpolate(label[:, None].to(torch.float32), size=size, mode="nearest-exact")
+    return small[:, 0].long()
+
+
+class Prototypes(nn.Module):
+    """One vector per class; a class that was never seen has no vector yet, and no weight."""
+
+    center: Tensor  # [K, D] eta
+    known: Tensor  # [K] bool
+    predicted: Tensor  # [K, D + 1] sums over images of per-image class means, and the number of images
+    predicted_pixels: Tensor  # [K]
+    labeled: Tensor  # [K, D + 1] the same from labeled truth
+
+    def __init__(self, num_classes: int, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(num_classes, channels))
+        self.register_buffer("known", torch.zeros(num_classes, dtype=torch.bool))
+        for name in ("predicted", "labeled"):
+            self.register_buffer(name, torch.zeros(num_classes, channels + 1), persistent=False)
+        self.register_buffer("predicted_pixels", torch.zeros(num_classes), persistent=False)
+
+    @torch.no_grad()
+    def clear(self) -> None:
+        """Before a sweep over the images."""
+        for sums in (self.predicted, self.labeled, self.predicted_pixels):
+            sums.zero_()
+
+    @torch.no_grad()
+    def collect(self, features: Tensor, prediction: Tensor, label: Tensor | None) -> None:
+        """Add some images of the sweep: features [N, D, h, w], prediction [N, h, w], truth [N, h, w] where known."""
+        sums = class_sums(features, prediction, len(self.center))  # [N, K, D + 1]
+        self.predicted += _image_means(sums)
+        self.predicted_pixels += sums[..., -1].sum(0)
+        if label is not None:
+            self.labeled += _image_means(class_sums(features, label, len(self.center)), fewest=1)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Eq. 11: the mean over images of class means; a class hardly ever predicted starts from labeled truth."""
+        seen = self.predicted_pixels >= FEWEST_PIXELS
+        sums = torch.where(seen[:, None] & (self.predicted[:, -1:] > 0), self.predicted, self.labeled)
+        self.center.copy_(sums[:, :-1] / sums[:, -1:].clamp(min=1))
+        self.known.copy_(sums[:, -1] > 0)
+
+    @torch.no_grad()
+    def move(self, sums: Tensor, momentum: float) -> None:
+        """Eq. 12: eta <- lambda * eta + (1 - lambda) * eta', for the classes in `sums` [K, D + 1] only."""
+        count = sums[:, -1:]
+        batch = sums[:, :-1] / count.clamp(min=1)
+        moved = torch.where(self.known[:, None], torch.lerp(batch, self.center, momentum), batch)
+        self.center.copy_(torch.where(count > 0, moved, self.center))
+        self.known.logical_or_(count[:, 0] > 0)
+
+
+def _image_means(sums: Tensor, fewest: int = FEWEST_PIXELS) -> Tensor:
+    """Sum over images of class means, and how many images had one: [N, K, D + 1] -> [K, D + 1]."""
+    count = sums[..., -1:]
+    present = (count >= fewest).to(sums.dtype)
+    means = sums[..., :-1] / count.clamp(min=1) * present
+    return torch.cat([means.sum(0), present.sum(0)], dim=-1)
+
+
+def valid_cells(valid: Tensor, size: tuple[int, int]) -> Tensor:
+    """Which feature cells have their center on the image, [U, H, W] bool -> [U, h, w] bool."""
+    return coarse_label(valid.to(torch.int64), size) > 0
+
+
+def prediction_label(logits: Tensor, valid: Tensor) -> Tensor:
+    """The most likely class of each feature cell, IGNORE on padding: [U, K, h, w] and [U, h, w] -> [U, h, w]."""
+    return logits.argmax(1).where(valid, IGNORE)

@@ -1,0 +1,54 @@
+"""A tiny data set and a run trained on it by the command itself, shared by the tests of the other commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fewmask.cli import run
+from fewmask.data.synthetic import write_scenes
+from tests.commands.folders import TINY, add_test_part
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+Fewmask = Callable[..., Result]
+
+
+@pytest.fixture
+def fewmask(capsys: pytest.CaptureFixture[str]) -> Fewmask:
+    """One command, run in this process."""
+
+    def call(*words: object) -> Result:
+        capsys.readouterr()
+        code = run([str(word) for word in words])
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six labeled, five unlabeled, three val and two test scenes of 32x48 pixels; tests only read it."""
+    root = tmp_path_factory.mktemp("data") / "scenes"
+    write_scenes(root, labeled=6, unlabeled=5, val=3, size=(32, 48))
+    add_test_part(root, count=2)
+    return root
+
+
+@pytest.fixture(scope="session")
+def trained(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished mean teacher run; tests only read it."""
+    out = tmp_path_factory.mktemp("runs") / "first"
+    learning = ("training.steps=20", "optimizer.name=adamw", "optimizer.lr=0.003", "optimizer.head_lr=0.003")
+    assert run(["train", str(scenes), "--out", str(out), *TINY, *learning]) == 0
+    return out

@@ -1,0 +1,86 @@
+"""`fewmask check`: exit codes, text and JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.commands.conftest import Fewmask
+from tests.commands.folders import road_or_not, write_folder
+
+
+def test_a_trainable_set(fewmask: Fewmask, scenes: Path) -> None:
+    result = fewmask("check", scenes)
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[:2] == [str(scenes), "folder layout: 6 labeled, 5 unlabeled, 3 val, 2 test"]
+    assert lines[-1] == "trainable"
+    content = json.loads(fewmask("check", scenes, "--json").out)
+    assert list(content) == ["errors", "warnings", "dataset"]
+    assert (content["errors"], content["dataset"]["images"]["labeled"]) == ([], 6)
+
+
+def test_warnings_leave_the_json_whole(fewmask: Fewmask, tmp_path: Path) -> None:
+    result = fewmask("check", write_folder(tmp_path / "data", unlabeled=0), "--json")
+    assert (result.code, result.err) == (0, "")
+    assert [each["code"] for each in json.loads(result.out)["warnings"]] == ["no-unlabeled", "no-val"]
+
+
+def test_a_set_that_cannot_be_trained_on(fewmask: Fewmask, tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "data", val=1)
+    (data / "masks" / "photo 2.png").unlink()
+    result = fewmask("check", data)
+    assert (result.code, result.err) == (1, "")
+    assert result.out.splitlines()[-1] == "not trainable: 1 error"
+    result = fewmask("check", data, "--json")
+    (error,) = json.loads(result.out)["errors"]
+    assert (result.code, error["code"], error["path"]) == (1, "missing-mask", "images/photo 2.png")
+    assert sorted(error) == ["code", "fix", "message", "path"]
+
+
+def test_a_missing_folder_is_named(fewmask: Fewmask, tmp_path: Path) -> None:
+    result = fewmask("check", tmp_path / "nowhere")
+    assert result.code == 1
+    assert result.out.startswith(f"{tmp_path / 'nowhere'}\nerror unknown-layout (1): ")
+    assert "  there is no such folder\n" in result.out
+
+
+def test_words_that_mean_nothing_here(fewmask: Fewmask, scenes: Path) -> None:
+    result = fewmask("check", scenes, "foregrund=255")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: unknown setting 'foregrund'\n  where: command line\n  valid: data.root, ")
+    assert ", data.foreground, " in result.err
+    result = fewmask("check", scenes, "--layout", "coco")
+    assert (result.code, result.err) == (
+        2,
+        "error: data.layout cannot be 'coco'\n  where: settings\n  valid: 'auto', 'folder', 'voc', 'cityscapes' or "
+        "'camvid' (how the folder is laid out on disk; auto recognizes it)\n",
+    )
+
+
+def test_255_as_foreground_or_ignore(fewmask: Fewmask, tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "data", val=1, mask=road_or_not)
+    names = [each["name"] for each in json.loads(fewmask("check", data, "--json").out)["dataset"]["classes"]]
+    assert names == ["background", "foreground"]
+    result = fewmask("check", data, "--ignore", 255, "--json")
+    assert "foreground" not in [each["name"] for each in json.loads(result.out)["dataset"].get("classes", [])]
+    assert fewmask("check", data, "--foreground", 255, "--json").code == 0
+
+
+def test_pillows_own_warning_never_comes_before_our_error(
+    fewmask: Fewmask, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    data = write_folder(tmp_path / "data", val=1)
+    (data / "classes.txt").write_text("\n".join("abcdefgh"))  # or the masks would have to be opened to count classes
+    before = Image.MAX_IMAGE_PIXELS
+    for limit in (1200, 700, 10):  # images have 1,536 pixels: Pillow would warn above its limit and refuse above twice
+        result = fewmask("check", data, f"data.max_pixels={limit}", "--json")
+        assert result.code == 1
+        assert {each["code"] for each in json.loads(result.out)["errors"]} == {"too-large"}
+        assert f"48x32 = 1,536 pixels, more than the limit of {limit:,}" in result.out
+    assert fewmask("check", data, "data.max_pixels=1536").code == 0
+    assert not [each for each in recwarn if issubclass(each.category, Image.DecompressionBombWarning)]
+    assert before == Image.MAX_IMAGE_PIXELS

@@ -1,0 +1,145 @@
+"""`fewmask demo` from end to end, in miniature."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fewmask.commands.demo import CONTESTANTS, Scale, run_demo
+from fewmask.data import synthetic
+from fewmask.errors import ConfigError
+from fewmask.settings import preset
+from tests.commands.conftest import Fewmask
+
+SETTINGS = {
+    "network": {"backbone": "test_resnet", "width": 16, "options": {}},
+    "views": {"crop": [32, 48]},
+    "training": {"batch": 2},
+    "baseline": {"training": {"steps": 1}},
+}
+
+
+def tiny(steps: int = 2, val: int = 2) -> Scale:
+    contestants = tuple(replace(each, steps=steps) for each in CONTESTANTS)
+    settings = SETTINGS | {"training": {"batch": 2, "steps": steps}}  # rml's steps are the preset's
+    return Scale(labeled=3, unlabeled=4, val=val, size=(32, 48), contestants=contestants, settings=settings)
+
+
+def test_the_strong_twin_gets_as_many_steps_as_rml_in_all() -> None:
+    rml = preset("demo")
+    in_all = rml["baseline"]["training"]["steps"] + rml["settings"]["stages"] * rml["training"]["steps"]
+    assert [each.steps for each in CONTESTANTS[1:]] == [in_all, in_all]
+
+
+def test_the_demo_compares_three_runs_and_starts_over_when_finished(
+    fewmask: Fewmask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "my demo"
+    assert run_demo(out, seed=0, device="cpu", scale=tiny()) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"3 labeled and 4 unlabeled street scenes, 3 runs, about five minutes, all in {out}/\n")
+    assert f"  fewmask predict '{out / 'rml'}' '{out / 'data/unlabeled'}' --out " in said.err
+    summary = json.loads((out / "summary.json").read_text())
+    assert list(summary) == ["supervised", "supervised_strong", "rml", "seconds"]
+    for name in ("supervised", "supervised_strong", "rml"):
+        evaluation = json.loads((out / name / "evaluation.json").read_text())
+        assert summary[name] == {"miou": evaluation["networks"][evaluation["selected"]]["miou"]}
+        assert f"{name:<18} mIoU {100 * summary[name]['miou']:.1f} % after " in said.err
+    assert summary["seconds"] > 0
+    page = (out / "report.html").read_text()
+    assert all(name in page for name in ("supervised_strong", "rml", "street scenes, 3 masks"))
+    with Image.open(out / "pictures.png") as picture:
+        assert picture.width > 5 * 300  # image, truth and three answers side by side
+    assert fewmask("check", out / "data").code == 0
+    assert fewmask("evaluate", out / "rml").code == 0
+
+    written = (out / "rml/model.safetensors").stat().st_mtime_ns
+    assert run_demo(out, seed=1, device="cpu", scale=tiny()) == 0  # other scenes: nothing old may be left
+    assert (out / "rml/model.safetensors").stat().st_mtime_ns > written
+    assert json.loads((out / "summary.json").read_text()) != summary
+
+
+def test_a_finished_demo_starts_over_even_if_nothing_changed(tmp_path: Path) -> None:
+    scale = replace(tiny(steps=1, val=1), contestants=tuple(replace(each, steps=1) for each in CONTESTANTS[:1]))
+    assert run_demo(tmp_path, seed=0, device="cpu", scale=scale) == 0
+    first = (tmp_path / "summary.json").read_text()
+    (tmp_path / "data/images/scene_0000.png").write_bytes(b"spoiled")
+    assert run_demo(tmp_path, seed=0, device="cpu", scale=scale) == 0
+    assert json.loads((tmp_path / "summary.json").read_text())["supervised"] == json.loads(first)["supervised"]
+
+
+@contextmanager
+def interrupt_when(reached: Callable[[], bool]) -> Iterator[None]:
+    """Sends this process a real SIGINT as soon as the condition holds inside the block."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.01):
+            if reached():
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def test_a_stopped_demo_says_how_to_go_on_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "demo"
+    metrics = out / "supervised/metrics.jsonl"
+    log_often = {**SETTINGS, "training": {"batch": 2, "log_every": 1}}
+    endless = replace(tiny(), contestants=(replace(CONTESTANTS[0], steps=100_000),), settings=log_often)
+    with interrupt_when(metrics.exists):
+        assert run_demo(out, seed=0, device="cpu", scale=endless) == 130
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1] == f"stopped; go on with: fewmask demo --out {out}"
+    assert "Traceback" not in said
+    assert not (out / "summary.json").exists()
+    rendered, done = (out / "data/images/scene_0000.png").stat().st_mtime_ns, metrics.read_text()
+    with interrupt_when(lambda: len(metrics.read_text()) > len(done)):
+        assert run_demo(out, seed=0, device="cpu", scale=endless) == 130
+    assert metrics.read_text().startswith(done)  # the same run, further on
+    assert (out / "data/images/scene_0000.png").stat().st_mtime_ns == rendered
+
+
+def test_an_interrupt_while_rendering_leaves_nothing_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    def interrupted(seed: int, index: int, size: tuple[int, int]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(synthetic, "render_scene", interrupted)
+    assert run_demo(tmp_path / "demo", seed=0, device="cpu", scale=tiny()) == 130
+    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["demo.json"]
+    assert capsys.readouterr().err.splitlines()[-1] == f"stopped; go on with: fewmask demo --out {tmp_path / 'demo'}"
+
+
+def test_foreign_folders_are_refused(fewmask: Fewmask, tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters/a.txt").write_text("dear")
+    (tmp_path / "letters/demo.json").write_text("[]")  # not ours
+    result = fewmask("demo", "--out", tmp_path / "letters")
+    assert (result.code, result.err) == (
+        2,
+        f"error: the folder is not empty and holds no demo\n  where: {tmp_path / 'letters'}\n"
+        "  valid: an empty or new folder for --out\n",
+    )
+    assert sorted(path.name for path in (tmp_path / "letters").iterdir()) == ["a.txt", "demo.json"]
+    with pytest.raises(ConfigError, match="this is a file, not a folder"):
+        run_demo(tmp_path / "letters/a.txt", seed=0, device="cpu")
+    with pytest.raises(ConfigError, match="the folder cannot be made: Not a directory"):
+        run_demo(tmp_path / "letters/a.txt/x", seed=0, device="cpu")

@@ -1,0 +1,123 @@
+"""`fewmask evaluate`: the scores of training again, other images, and nothing ever chosen anew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import Fewmask
+from tests.commands.folders import TINY, write_folder
+
+
+@pytest.fixture
+def own(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the run that a test may write into."""
+    return Path(shutil.copytree(trained, tmp_path / "own run"))
+
+
+def test_json_is_all_there_is_on_standard_output_and_equals_the_end_of_training(fewmask: Fewmask, own: Path) -> None:
+    written = (own / "evaluation.json").read_bytes()
+    (own / "evaluation.json").unlink()
+    result = fewmask("evaluate", own, "--json")
+    assert result.code == 0
+    assert json.loads(result.out) == json.loads(written)
+    assert (own / "evaluation.json").read_bytes() == written
+    assert result.err.splitlines() == [
+        f"written to {own / 'evaluation.json'}",
+        f"{json.loads(written)['selected']} is what ships; it was chosen on val",
+    ]
+    content = json.loads(written)
+    assert list(content) == ["networks", "selected", "selected_on", "split"]
+    assert list(content["networks"]) == ["teacher_1", "student_1"]
+    assert content["networks"]["teacher_1"]["miou"] != content["networks"]["student_1"]["miou"]
+
+
+def test_the_table_goes_to_standard_output(fewmask: Fewmask, own: Path) -> None:
+    result = fewmask("evaluate", own)
+    rows = {line.split("│")[1].strip(): line.split("│")[2:4] for line in result.out.splitlines() if "│" in line}
+    teacher = json.loads((own / "evaluation.json").read_text())["networks"]["teacher_1"]
+    assert float(rows["mean (mIoU)"][0]) == pytest.approx(100 * teacher["miou"], abs=0.05)
+    assert float(rows["road"][0]) == pytest.approx(100 * teacher["iou"]["road"], abs=0.05)
+    assert list(rows)[:8] == ["sky", "building", "road", "pavement", "tree", "car", "person", "pole"]
+    assert "│" not in result.err
+
+
+def test_test_images_are_scored_beside_and_choose_nothing(fewmask: Fewmask, own: Path) -> None:
+    card = json.loads((own / "model.json").read_text())
+    scores = json.loads((own / "evaluation.json").read_text())["networks"]
+    other = min(scores, key=lambda name: scores[name]["miou"])  # as if the worse one had been chosen
+    (own / "model.json").write_text(json.dumps(card | {"predictor": other}))
+    kept = {name: (own / name).read_bytes() for name in ("evaluation.json", "model.json", "model.safetensors")}
+    result = fewmask("evaluate", own, "--split", "test", "--json")
+    content = json.loads((own / "evaluation_test.json").read_text())
+    assert (result.code, json.loads(result.out)) == (0, content)
+    assert (content["split"], content["selected"], content["selected_on"]) == ("test", other, "val")
+    assert content["networks"] != scores
+    assert {name: (own / name).read_bytes() for name in kept} == kept
+
+
+def test_another_folder_is_scored_beside_whatever_labels_the_run_had(fewmask: Fewmask, tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "data", labeled=5, val=2)
+    other = write_folder(tmp_path / "other place", labeled=2, val=3)
+    run = tmp_path / "run"
+    names = tmp_path / "names.txt"
+    names.write_text("photo 0\nphoto 3\nphoto 4\n")
+    assert fewmask("train", data, "--out", run, "--split", names, *TINY).code == 0
+    names.unlink()  # the list is needed no more: val/ does not depend on it
+    before = (run / "evaluation.json").read_bytes()
+    assert fewmask("evaluate", run).code == 0
+    assert (run / "evaluation.json").read_bytes() == before
+    result = fewmask("evaluate", run, "--data", other, "--json")
+    assert result.code == 0
+    assert json.loads((run / "evaluation_other place_val.json").read_text()) == json.loads(result.out)
+    assert json.loads(result.out)["networks"] != json.loads(before)["networks"]
+    assert (run / "evaluation.json").read_bytes() == before
+
+
+def test_a_run_folder_that_cannot_be_written_is_scored_all_the_same(fewmask: Fewmask, own: Path) -> None:
+    expected = json.loads((own / "evaluation.json").read_text())
+    (own / "evaluation.json").unlink()
+    (own / "evaluation.json").mkdir()  # nothing can be renamed onto a folder
+    result = fewmask("evaluate", own, "--json")
+    assert result.code == 0
+    assert json.loads(result.out) == expected
+    assert result.err.splitlines()[0] == f"warning: evaluation.json cannot be written: Is a directory ({own})"
+
+
+def test_without_checkpoints_only_what_ships_is_scored(fewmask: Fewmask, own: Path) -> None:
+    before = json.loads((own / "evaluation.json").read_text())
+    shutil.rmtree(own / "checkpoints")
+    content = json.loads(fewmask("evaluate", own, "--json").out)
+    assert content["networks"] == {before["selected"]: before["networks"][before["selected"]]}
+
+
+def test_what_cannot_be_scored(fewmask: Fewmask, own: Path, scenes: Path, tmp_path: Path) -> None:
+    result = fewmask("evaluate", own, "--split", "train")
+    assert (result.code, result.err) == (
+        2,
+        "error: there is no split 'train'\n  where: --split\n  valid: val or test\n",
+    )
+    result = fewmask("evaluate", scenes)
+    assert (result.code, result.err) == (
+        2,
+        f"error: not a run folder\n  where: {scenes}\n  valid: the --out folder of `fewmask train`\n",
+    )
+    bare = write_folder(tmp_path / "bare", val=0)
+    result = fewmask("evaluate", own, "--data", bare)
+    assert (result.code, result.err) == (
+        2,
+        f"error: the data set has no val images\n  where: {bare}\n"
+        "  valid: val/images and val/masks, or --data with another folder that has them\n",
+    )
+    strange = write_folder(tmp_path / "strange", val=1)
+    (strange / "classes.txt").write_text("\n".join("abcdefgh"))
+    result = fewmask("evaluate", own, "--data", strange)
+    assert (result.code, result.err) == (
+        2,
+        f"error: the data set's classes are not the model's: a, b, c, d, e, f, g, h\n  where: {strange}\n"
+        "  valid: sky, building, road, pavement, tree, car, person, pole\n",
+    )
+    assert not list(own.glob("evaluation_*"))

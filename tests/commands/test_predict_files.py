@@ -1,0 +1,142 @@
+"""`fewmask predict`: which images it finds, where their masks go, and what it says about those it cannot read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.commands.conftest import Fewmask
+from tests.commands.folders import files, noise, write_model
+
+
+def test_nested_folders_keep_their_paths_and_odd_names_their_letters(fewmask: Fewmask, tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    photos = tmp_path / "my photos ü"
+    for name in ("a.jpg", "deep/er/[red]b <i>.png", "deep/c 日本.tiff", ".hidden.png", "notes.txt"):
+        (photos / name).parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("txt"):
+            (photos / name).write_text("no image")
+        else:
+            Image.fromarray(noise((20, 30))).save(photos / name)
+    result = fewmask("predict", tmp_path / "model", photos, "--out", photos / "masks")
+    assert (result.code, result.err) == (0, f"3 of 3 masks in {photos / 'masks'}\n")
+    assert files(photos / "masks") == ["a.png", "deep/c 日本.png", "deep/er/[red]b <i>.png"]
+    again = fewmask("predict", tmp_path / "model", photos, "--out", photos / "masks")
+    assert again.err == f"3 of 3 masks in {photos / 'masks'}\n"  # the masks are not taken for images
+
+
+def test_files_and_globs_are_each_predicted_once(fewmask: Fewmask, tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    for name in ("a.png", "b.png", "sub/a.png", "sub/c.bmp", "sub/readme.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(noise((20, 30))).save(tmp_path / name, format="PNG")
+    words = (tmp_path / "b.png", f"{tmp_path}/*.png", f"{tmp_path}/sub/../b.png")
+    result = fewmask("predict", tmp_path / "model", *words, "--out", tmp_path / "flat")
+    assert (result.code, files(tmp_path / "flat")) == (0, ["a.png", "b.png"])
+    result = fewmask("predict", tmp_path / "model", f"{tmp_path}/s*/*", "--out", tmp_path / "below")
+    assert (result.code, files(tmp_path / "below")) == (0, ["sub/a.png", "sub/c.png"])
+    result = fewmask("predict", tmp_path / "model", f"{tmp_path}/*.gif", "--out", tmp_path / "none")
+    assert result.code == 2
+    assert result.err == (
+        f"error: no images found\n  where: {tmp_path}/*.gif\n"
+        "  valid: a folder, files, or a quoted glob, of .png, .jpg, .jpeg, .tif, .tiff, .bmp, .webp\n"
+    )
+    assert not (tmp_path / "none").exists()
+
+
+def test_no_mask_overwrites_another_mask_or_an_image(fewmask: Fewmask, tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    photos, other = tmp_path / "photos", tmp_path / "other"
+    for path in (photos / "a.jpg", photos / "a.png", photos / "a_confidence.png", other / "a.png"):
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(noise((20, 30))).save(path)
+    fewmask("predict", tmp_path / "model", photos, "--out", tmp_path / "plain")
+    assert files(tmp_path / "plain") == ["a.png", "a_confidence.png", "a_png.png"]
+    fewmask("predict", tmp_path / "model", photos, "--out", tmp_path / "both", "--confidence")
+    assert files(tmp_path / "both") == [
+        "a.png",
+        "a_confidence.png",
+        "a_confidence_png.png",
+        "a_confidence_png_confidence.png",
+        "a_png.png",
+        "a_png_confidence.png",
+    ]
+    result = fewmask("predict", tmp_path / "model", photos / "a.jpg", photos, other, "--out", tmp_path / "clash")
+    assert result.code == 2
+    assert result.err == (
+        f"error: two images would write {tmp_path / 'clash/a_png.png'}\n"
+        f"  where: {photos / 'a.png'} and {other / 'a.png'}\n"
+        "  valid: another --out, or the folder that holds both: below it relative paths are kept\n"
+    )
+    before = (photos / "a.png").read_bytes()
+    result = fewmask("predict", tmp_path / "model", photos, "--out", photos)
+    assert result.code == 2
+    assert result.err == (
+        f"error: the masks would lie among the images\n  where: {photos}\n  valid: another folder for --out\n"
+    )
+    assert fewmask("predict", tmp_path / "model", photos / "a.png", "--out", photos).code == 0
+    assert (photos / "a.png").read_bytes() == before
+    assert (photos / "a_png.png").is_file()
+
+
+def test_unreadable_images_are_passed_over_and_named_at_the_end(fewmask: Fewmask, tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    Image.fromarray(noise((40, 40))).save(photos / "1.png")
+    whole = (photos / "1.png").read_bytes()
+    (photos / "2 [bold].png").write_bytes(whole[: len(whole) // 2])
+    (photos / "3.jpg").write_bytes(b"")
+    Image.fromarray(noise((20, 30))).save(photos / "4.png")
+    result = fewmask("predict", tmp_path / "model", photos, "--out", tmp_path / "masks")
+    assert (result.code, result.out) == (1, "")
+    lines = result.err.splitlines()
+    assert lines[0] == f"2 of 4 masks in {tmp_path / 'masks'}"
+    assert lines[1].startswith(f"warning: not predicted: {photos / '2 [bold].png'}: the file ends early (truncated)")
+    assert lines[2] == (
+        f"warning: not predicted: {photos / '3.jpg'}: the file has 0 bytes (copy it again, or remove it)"
+    )
+    assert len(lines) == 3
+    assert files(tmp_path / "masks") == ["1.png", "4.png"]
+
+
+def test_a_mask_is_whole_or_not_there(fewmask: Fewmask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_model(tmp_path / "model")
+    Image.fromarray(noise((20, 30))).save(tmp_path / "a.png")
+    out = tmp_path / "masks"
+    assert fewmask("predict", tmp_path / "model", tmp_path / "a.png", "--out", out).code == 0
+    before = (out / "a.png").read_bytes()
+
+    def full_disk(file, label, colors) -> None:
+        file.write(b"half of a mask")
+        raise OSError(28, "No space left on device", str(out / "a.png"))
+
+    monkeypatch.setattr("fewmask.commands.predict.write_index_png", full_disk)
+    result = fewmask("predict", tmp_path / "model", tmp_path / "a.png", "--out", out)
+    assert result.code == 2
+    assert result.err.startswith(f"error: a.png cannot be written: No space left on device\n  where: {out}\n")
+    assert files(out) == ["a.png"]
+    assert (out / "a.png").read_bytes() == before
+
+
+def test_the_folder_for_the_masks_must_be_makeable(fewmask: Fewmask, tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    Image.fromarray(noise((20, 30))).save(tmp_path / "a.png")
+    for out, reason in ((tmp_path / "a.png", "File exists"), (tmp_path / "a.png" / "x", "Not a directory")):
+        result = fewmask("predict", tmp_path / "model", tmp_path / "a.png", "--out", out)
+        assert (result.code, result.err) == (
+            2,
+            f"error: the folder for the masks cannot be made: {reason}\n  where: {out}\n  valid: another --out\n",
+        )
+
+
+def test_the_pixel_limit_can_be_set(fewmask: Fewmask, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    write_model(tmp_path / "model")
+    Image.fromarray(noise((40, 40))).save(tmp_path / "a.png")
+    words = ("predict", tmp_path / "model", tmp_path / "a.png", "--out", tmp_path / "masks", "--max-pixels")
+    result = fewmask(*words, 1000)
+    assert (result.code, "40x40 = 1,600 pixels, more than the limit of 1,000" in result.err) == (1, True)
+    assert fewmask(*words, 1600).code == 0
+    assert not [each for each in recwarn if issubclass(each.category, Image.DecompressionBombWarning)]

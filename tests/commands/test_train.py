@@ -1,0 +1,234 @@
+"""`fewmask train`: what it leaves behind, which images it takes, and what it refuses before it reads the data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from fewmask.cli import run
+from fewmask.errors import ConfigError
+from tests.commands.conftest import Fewmask
+from tests.commands.folders import TINY, gray16, road_or_not, write_folder
+
+
+def checksum(names: list[str]) -> str:
+    return hashlib.sha256("".join(f"{name}\n" for name in sorted(names)).encode()).hexdigest()
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def test_a_finished_run_folder_is_complete(trained: Path, scenes: Path) -> None:
+    assert sorted(path.name for path in trained.iterdir()) == [
+        "checkpoints",
+        "config.yaml",
+        "environment.json",
+        "evaluation.json",
+        "metrics.jsonl",
+        "model.json",
+        "model.safetensors",
+        "report.html",
+        "split.json",
+    ]
+    card, evaluation = read(trained / "model.json"), read(trained / "evaluation.json")
+    best = max(evaluation["networks"], key=lambda name: evaluation["networks"][name]["miou"])
+    assert (card["predictor"], card["selected_on"]) == (best, "val") == (evaluation["selected"], "val")
+    assert card["miou"] == evaluation["networks"][best]["miou"]
+    split = read(trained / "split.json")
+    for part, count in (("labeled", 6), ("unlabeled", 5), ("val", 3), ("test", 2)):
+        assert len(split[part]["names"]) == split[part]["count"] == count
+        assert split[part]["sha256"] == checksum(split[part]["names"])
+    assert split["sha256"] == checksum(
+        [f"{part}:{split[part]['sha256']}" for part in ("labeled", "unlabeled", "val", "test")]
+    )
+
+
+def test_the_run_remembers_where_its_data_are(
+    fewmask: Fewmask, scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(scenes.parent)
+    assert fewmask("train", "scenes", "--out", tmp_path / "run", "--method", "supervised", *TINY).code == 0
+    assert yaml.safe_load((tmp_path / "run/config.yaml").read_text())["data"]["root"] == str(scenes)
+    monkeypatch.chdir(tmp_path)
+    assert fewmask("evaluate", "run").code == 0
+    result = fewmask("train", "--out", "run", "--resume", "training.steps=3")
+    assert result.code == 0
+    assert "continuing run after step 2\n" in result.err
+
+
+def test_without_val_nothing_is_scored_and_the_plan_says_what_ships(fewmask: Fewmask, tmp_path: Path) -> None:
+    data, run = write_folder(tmp_path / "data"), tmp_path / "run"
+    result = fewmask("train", data, "--out", run, *TINY)
+    assert (result.code, result.out) == (0, "")
+    assert read(run / "evaluation.json") == {
+        "networks": {},
+        "selected": "teacher_1",
+        "selected_on": None,
+        "split": "val",
+    }
+    card = read(run / "model.json")
+    assert (card["predictor"], card["selected_on"], card["miou"]) == ("teacher_1", None, None)
+    assert (run / "report.html").is_file()
+    lines = [line.strip() for line in result.err.splitlines()]
+    assert "note       without held-out labels teacher_1 ships, as it is at the last step" in lines
+    assert sum("no validation images" in line for line in lines) == 1
+    assert "nothing was scored, there are no held-out labels: teacher_1 ships" in lines
+
+
+def test_holdout_keeps_labeled_images_back_for_scoring(fewmask: Fewmask, tmp_path: Path) -> None:
+    data, run = write_folder(tmp_path / "data"), tmp_path / "run"
+    assert fewmask("train", data, "--out", run, "data.holdout=0.2", "--labels", 5, *TINY).code == 0
+    split = read(run / "split.json")
+    assert (split["labeled"]["count"], split["val"]["count"]) == (4, 1)
+    assert sorted(split["labeled"]["names"] + split["val"]["names"]) == [f"photo {index}" for index in range(5)]
+    scored = read(run / "evaluation.json")
+    assert scored["selected_on"] == "val"
+    assert json.loads(fewmask("evaluate", run, "--json").out) == scored
+
+
+@pytest.mark.parametrize(("words", "count"), [(("--labels", "4"), 4), (("--labels", "1/2"), 3)])
+def test_labels_draws_a_subset(fewmask: Fewmask, scenes: Path, tmp_path: Path, words: tuple[str, ...], count: int):
+    names = [f"scene_{index:04d}" for index in range(6)]
+    order = np.random.RandomState(5).permutation(6)[:count]  # the published rule
+    expected = sorted(names[index] for index in order)
+    result = fewmask("train", scenes, "--out", tmp_path / "run", "--seed", 5, "--method", "supervised", *words, *TINY)
+    assert result.code == 0
+    split = read(tmp_path / "run/split.json")
+    assert split["labeled"] == {"count": count, "names": expected, "sha256": checksum(expected)}
+    assert split["unlabeled"]["count"] == 5 + 6 - count
+    assert f"{count} of 6 labeled images are used with their masks" in result.err
+
+
+def test_split_names_the_labeled_images(fewmask: Fewmask, scenes: Path, tmp_path: Path) -> None:
+    listed = tmp_path / "my labels.txt"
+    listed.write_text("scene_0004\n\nscene_0001\n")
+    words = ("train", scenes, "--out", tmp_path / "run", "--method", "supervised", *TINY)
+    assert fewmask(*words, "--split", listed).code == 0
+    split = read(tmp_path / "run/split.json")
+    assert split["labeled"]["names"] == ["scene_0001", "scene_0004"]
+    assert split["labeled"]["sha256"] == checksum(["scene_0001", "scene_0004"])
+    assert {"scene_0000", "scene_0002", "scene_0003", "scene_0005"} < set(split["unlabeled"]["names"])
+    assert yaml.safe_load((tmp_path / "run/config.yaml").read_text())["data"]["split"] == str(listed)
+    listed.write_text("scene_9999\n")
+    result = fewmask("train", scenes, "--out", tmp_path / "other", "--split", listed, *TINY)
+    assert result.code == 2
+    assert result.err.startswith(
+        f"error: 1 names are not in the data set: scene_9999 (bad-split)\n  where: {listed}\n  valid: names such as "
+    )
+    assert not (tmp_path / "other").exists()
+
+
+def test_gray_16_bit_images_with_0_255_masks_in_a_folder_with_an_odd_name(fewmask: Fewmask, tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "my data, ünïcode [bold]", val=1, image=gray16, mask=road_or_not)
+    run = tmp_path / "a run"
+    assert fewmask("check", data).code == 0
+    result = fewmask("train", data, "--out", run, *TINY)
+    assert result.code == 0
+    assert f"{data} (folder): 5 labeled, 3 unlabeled, 1 validation images" in result.err
+    assert "every mask holds only 0 and 255: 255 is read as class 1 (--ignore 255 would ignore it)" in result.err
+    assert result.err.splitlines()[-1] == f"next: fewmask predict '{run}' IMAGES --out masks"
+    card = read(run / "model.json")
+    assert (card["channels"], [each["name"] for each in card["classes"]]) == (1, ["background", "foreground"])
+    assert fewmask("predict", run, data / "unlabeled", "--out", tmp_path / "masks").code == 0
+    with Image.open(tmp_path / "masks" / "more 0.png") as mask:
+        assert set(np.unique(np.asarray(mask))) <= {0, 1}
+
+
+def test_a_resized_data_set_is_remembered_in_the_card(fewmask: Fewmask, scenes: Path, tmp_path: Path) -> None:
+    words = ("--method", "supervised", "data.resize=16x24", *TINY)
+    assert fewmask("train", scenes, "--out", tmp_path / "run", *words).code == 0
+    assert read(tmp_path / "run/model.json")["resize"] == [16, 24]
+
+
+# The data folder is missing as well: whatever is reported instead was found before the data were touched.
+EARLY = {
+    "method": (("--method", "nope"), "there is no method 'nope'", "supervised, mean_teacher"),
+    "method's setting": (("treshold=0.3",), "unknown setting 'treshold'", "did you mean threshold"),
+    "section's setting": (("training.stepz=3",), "unknown setting 'training.stepz'", "did you mean training.steps"),
+    "value": (("training.steps=many",), "training.steps cannot be 'many'", "a valid integer (optimizer steps)"),
+    "ambiguous": (("batch=3",), "the setting 'batch' could mean several", "training.batch or evaluation.batch"),
+    "word": (("steps:3",), "'steps:3' is not a setting", "key=value, e.g. training.steps=2000"),
+    "bracket": (("training.steps=[1",), "not readable as YAML", "key=value"),
+    "preset": (("--preset", "nope"), "there is no preset 'nope'", "camvid, demo"),
+    "settings file": (("--config", "no.yaml"), "the settings file does not exist", "a YAML file"),
+    "device": (("--device", "gpu"), "'gpu' is not a device", "cpu, cuda or cuda:0"),
+    "odd device": (("--device", "meta"), "'meta' is not supported", "cpu, cuda or cuda:0"),
+    "start": (("--init", "nowhere"), "no model here", "the folder of a finished run, with model.json"),
+    "seed": (("--seed", "-1"), "seed cannot be -1", "greater than or equal to 0"),
+}
+
+
+@pytest.mark.parametrize("case", EARLY)
+def test_wrong_words_are_refused_before_the_data_are_read(fewmask: Fewmask, tmp_path: Path, case: str) -> None:
+    words, what, valid = EARLY[case]
+    result = fewmask("train", tmp_path / "no data", "--out", tmp_path / "run", *words)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"error: {what}")
+    assert "\n  where: " in result.err
+    assert f"\n  valid: {valid}" in result.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_folders_that_cannot_serve(fewmask: Fewmask, trained: Path, scenes: Path, tmp_path: Path) -> None:
+    result = fewmask("train", scenes)
+    assert (result.code, result.err) == (
+        2,
+        "error: no run folder given\n  where: --out\n  valid: fewmask train DATA --out RUN\n",
+    )
+    result = fewmask("train", tmp_path / "no data", "--out", trained, *TINY)
+    assert (result.code, result.err) == (
+        2,
+        f"error: the run folder already holds a run\n  where: {trained}\n"
+        "  valid: --resume to go on with it, or another --out\n",
+    )
+    (tmp_path / "file").write_text("")
+    result = fewmask("train", scenes, "--out", tmp_path / "file" / "run", *TINY)
+    assert (result.code, result.err) == (
+        2,
+        f"error: the run folder cannot be made: Not a directory\n  where: {tmp_path / 'file/run'}\n"
+        "  valid: another --out\n",
+    )
+    result = fewmask("train", "--out", tmp_path / "run")
+    assert (result.code, result.err.splitlines()[0]) == (2, "error: no data folder given")
+
+
+def test_a_missing_or_broken_data_set_is_one_block(fewmask: Fewmask, tmp_path: Path) -> None:
+    result = fewmask("train", tmp_path / "nowhere", "--out", tmp_path / "run", *TINY)
+    assert result.code == 2
+    first, where, valid, *tree = result.err.splitlines()
+    assert (first, where) == ("error: there is no such folder (unknown-layout)", f"  where: {tmp_path / 'nowhere'}")
+    assert valid == "  valid: a folder such as"
+    assert all(line.startswith(" " * 9) for line in tree)  # the drawing of the folder stands below "valid:"
+    data = write_folder(tmp_path / "my data", val=1)
+    for name in ("photo 1", "photo 2"):
+        (data / "masks" / f"{name}.png").unlink()
+    result = fewmask("train", data, "--out", tmp_path / "run", *TINY)
+    assert result.code == 2
+    lines = result.err.splitlines()
+    assert lines[-4].endswith("(missing-mask)")
+    assert lines[-3] == f"  where: {data / 'images/photo 1.png'}"
+    assert lines[-1] == f"         (1 more: `fewmask check '{data}'` lists everything)"
+
+
+def test_mean_teacher_without_unlabeled_images_says_what_would_work(fewmask: Fewmask, tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "data", unlabeled=0, val=1)
+    result = fewmask("train", data, "--out", tmp_path / "run", *TINY)
+    assert result.code == 2
+    assert result.err.splitlines()[-3:] == [
+        "error: the method mean_teacher needs unlabeled images and there are none",
+        f"  where: {data}",
+        "  valid: images in unlabeled/, --labels N to hide some masks, or --method supervised",
+    ]
+    assert fewmask("train", data, "--out", tmp_path / "run", "--method", "supervised", *TINY).code == 0
+
+
+def test_debug_shows_the_traceback(scenes: Path) -> None:
+    with pytest.raises(ConfigError, match="no run folder given"):
+        run(["train", str(scenes), "--debug"])

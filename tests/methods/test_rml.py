@@ -1,0 +1,263 @@
+"""Algorithm 1 of the paper, one step followed by hand on 4x4 images with networks that see one pixel."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fewmask.config import LossSettings
+from fewmask.errors import ConfigError
+from fewmask.learning.losses import LabeledLoss
+from fewmask.methods.rml import P0, RMLSettings, RobustMutualLearning
+from fewmask.networks.segmentation import SegmentationNetwork
+from fewmask.training.engine import Engine
+from fewmask.types import IGNORE, Batch, Measure, Prediction, Update
+from tests.miniature import make_progress, requests
+
+K, D, SIZE, RATE = 3, 2, 4, 0.1
+
+
+class PixelNetwork(SegmentationNetwork):
+    """Two linear maps per pixel: enough to follow by hand."""
+
+    def __init__(self, seed: int) -> None:
+        nn.Module.__init__(self)
+        generator = torch.Generator().manual_seed(seed)
+        self.embed = nn.Parameter(torch.randn(D, 3, generator=generator, dtype=torch.float64))
+        self.classify = nn.Parameter(torch.randn(K, D, generator=generator, dtype=torch.float64))
+        self.num_classes = K
+
+    @property
+    def stride(self) -> int:
+        return 1
+
+    @property
+    def feature_channels(self) -> int:
+        return D
+
+    def forward(self, images: Tensor, noise: object = None) -> Prediction:
+        features = torch.einsum("dc,nchw->ndhw", self.embed, images)
+        return Prediction(torch.einsum("kd,ndhw->nkhw", self.classify, features), features)
+
+
+def method_of(**settings: object) -> RobustMutualLearning:
+    chosen = {"dropout": 0.0, "stochastic_depth": 1.0, "momentum": 0.9, "decay": 0.8, "labeled_every": 2, **settings}
+    method = RobustMutualLearning(
+        RMLSettings(**chosen), lambda learner: PixelNetwork(int(learner[-1])), LabeledLoss(LossSettings())
+    ).double()
+    for index, prototypes in enumerate(method.prototypes):
+        generator = torch.Generator().manual_seed(10 + index)
+        prototypes.center.copy_(torch.randn(K, D, generator=generator, dtype=torch.float64))
+        prototypes.known.fill_(True)
+    return method
+
+
+def batch_of(seed: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+
+    def images() -> Tensor:
+        return torch.rand(2, 3, SIZE, SIZE, generator=generator, dtype=torch.float64)
+
+    label = torch.randint(0, K, (2, SIZE, SIZE), generator=generator)
+    label[0, 0, 0] = IGNORE
+    valid = torch.ones(2, SIZE, SIZE, dtype=torch.bool)
+    valid[1, 3] = False
+    box = torch.zeros(2, SIZE, SIZE, dtype=torch.bool)
+    box[0, 1:3, 1:4] = True
+    box[1, :, :2] = True
+    position = torch.arange(2)
+    soft = torch.randn(2, K, SIZE, SIZE, generator=generator, dtype=torch.float64).log_softmax(1)
+    return Batch(
+        image=images(), label=label, image_index=position, image_position=position, weak=images(), valid=valid,
+        strong=(images(), images()), box=box, partner=torch.tensor([1, 0]), weak_index=position,
+        weak_position=position, stored={P0: soft},
+    )  # fmt: skip
+
+
+def denoise_by_loop(network: PixelNetwork, prototypes: Tensor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """The rectified label of each pixel (Eqs. 6 and 10), and the class of each pixel by the network itself."""
+    embed, classify = network.embed.detach().numpy(), network.classify.detach().numpy()
+    label, own = np.full((2, SIZE, SIZE), IGNORE), np.full((2, SIZE, SIZE), IGNORE)
+    for n, y, x in np.ndindex(2, SIZE, SIZE):
+        if not batch.valid[n, y, x]:
+            continue
+        feature = embed @ batch.weak[n, :, y, x].numpy()
+        weight = np.exp([-np.linalg.norm(feature - center) for center in prototypes.numpy()])
+        label[n, y, x] = (weight / weight.sum() * np.exp(batch.stored[P0][n, :, y, x].numpy())).argmax()
+        own[n, y, x] = (classify @ feature).argmax()
+    return label, own
+
+
+def loss_by_loop(network: PixelNetwork, images: Tensor, label: np.ndarray) -> Tensor:
+    """Mean cross entropy over the pixels that have a label."""
+    losses = []
+    for n, y, x in np.ndindex(*label.shape):
+        if label[n, y, x] != IGNORE:
+            logits = network.classify @ (network.embed @ images[n, :, y, x])
+            losses.append(logits.logsumexp(0) - logits[int(label[n, y, x])])
+    return torch.stack(losses).mean()
+
+
+def mix_by_loop(first: np.ndarray, batch: Batch) -> np.ndarray:
+    """m * x_u1 + (1 - m) * x_u2 for images [2, C, H, W] or labels [2, H, W]."""
+    mixed = first.copy()
+    for n, y, x in np.ndindex(2, SIZE, SIZE):
+        if batch.box[n, y, x]:
+            mixed[n, ..., y, x] = first[1 - n, ..., y, x]
+    return mixed
+
+
+def moved_prototypes(method, learner: int, batch: Batch, own: np.ndarray, step: int) -> Tensor:
+    """Eq. 12 with the class means of this batch: unlabeled pixels, and the labeled image whose turn it is."""
+    network = method.teachers[learner]
+    vectors: dict[int, list[Tensor]] = {k: [] for k in range(K)}
+    for n, y, x in np.ndindex(2, SIZE, SIZE):
+        if own[n, y, x] != IGNORE:
+            vectors[own[n, y, x]].append(network.embed @ batch.weak[n, :, y, x])
+        if n == step % 2 and batch.label[n, y, x] != IGNORE:
+            feature = network.embed @ batch.image[n, :, y, x]
+            vectors[int((network.classify @ feature).argmax())].append(feature)
+    center = method.prototypes[learner].center.clone()
+    for k, members in vectors.items():
+        if members:
+            center[k] = 0.9 * center[k] + 0.1 * torch.stack(members).mean(0)
+    return center.detach()
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_one_step_of_algorithm_1(step: int):
+    method, batch = method_of(), batch_of()
+    targets, centers, students = [], [], []
+    for learner in (0, 1):
+        label, own = denoise_by_loop(method.teachers[learner], method.prototypes[learner].center, batch)
+        targets.append(mix_by_loop(label, batch))
+        centers.append(moved_prototypes(method, learner, batch, own, step))
+    for learner, student in enumerate(method.students):
+        mixed = torch.from_numpy(mix_by_loop(batch.strong[learner].numpy(), batch))
+        loss = loss_by_loop(student, batch.image, batch.label.numpy())  # Eq. 1
+        loss = loss + loss_by_loop(student, mixed, targets[0]) + loss_by_loop(student, mixed, targets[1])  # Eq. 5
+        gradients = torch.autograd.grad(loss, [student.embed, student.classify])
+        students.append(
+            [p.detach() - RATE * g for p, g in zip((student.embed, student.classify), gradients, strict=True)]
+        )
+    before = [[teacher.embed.clone(), teacher.classify.clone()] for teacher in method.teachers]
+
+    optimizers = {
+        name: torch.optim.SGD(network.parameters(), RATE, fused=True) for name, network in method.trained().items()
+    }
+    Engine(method, optimizers, device=torch.device("cpu")).step(batch, make_progress(step))
+
+    for learner in (0, 1):
+        student, teacher = method.students[learner], method.teachers[learner]
+        for got, expected in zip((student.embed, student.classify), students[learner], strict=True):
+            torch.testing.assert_close(got.detach(), expected, atol=1e-10, rtol=0)
+        torch.testing.assert_close(method.prototypes[learner].center, centers[learner], atol=1e-6, rtol=0)
+        for got, old, new in zip((teacher.embed, teacher.classify), before[learner], students[learner], strict=True):
+            torch.testing.assert_close(got, 0.8 * old + 0.2 * new, atol=1e-10, rtol=0)  # teachers last
+
+
+def unlabeled_terms(method: RobustMutualLearning, batch: Batch) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for request in requests(method, batch, make_progress()):
+        if isinstance(request, Update):
+            terms = [term for term in request.loss.terms if term.name == "unlabeled"]
+            found[request.optimizer] = [(term.weight * term.total / term.count).item() for term in terms]
+    return found
+
+
+@pytest.mark.parametrize("coupling", ["direct", "indirect", "indirect_self"])
+def test_who_teaches_whom(coupling: str):
+    """Labels from the peer student, the peer teacher, or both teachers."""
+    method, batch = method_of(coupling=coupling, confidence="none"), batch_of()
+    for teacher in method.teachers:  # so that teachers and students say different things
+        nn.init.normal_(teacher.classify, generator=torch.Generator().manual_seed(99 + len(coupling)))
+    sources = method.students if coupling == "direct" else method.teachers
+    targets = [
+        mix_by_loop(source(batch.weak).logits.argmax(1).where(batch.valid, IGNORE).numpy(), batch) for source in sources
+    ]
+    got = unlabeled_terms(method, batch)
+    for learner, (name, student) in enumerate(method.trained().items()):
+        mixed = torch.from_numpy(mix_by_loop(batch.strong[learner].numpy(), batch))
+        taught_by = [1 - learner, learner] if coupling == "indirect_self" else [1 - learner]
+        expected = [loss_by_loop(student, mixed, targets[teacher]).item() for teacher in taught_by]
+        assert got[name] == pytest.approx(expected)
+
+
+def test_targets_may_be_averaged():
+    batch = batch_of()
+    summed = unlabeled_terms(method_of(targets="sum"), batch)["student_1"]
+    averaged = unlabeled_terms(method_of(targets="mean"), batch)["student_1"]
+    assert averaged == pytest.approx([value / 2 for value in summed])
+
+
+@pytest.mark.parametrize("confidence", ["softmax", "static", "none"])
+def test_other_confidences(confidence: str):
+    method, batch = method_of(confidence=confidence), batch_of()
+    soft, own = batch.stored[P0].exp(), method.teacher_1(batch.weak).logits.softmax(1)
+    expected = {"softmax": soft * own, "static": soft, "none": own}[confidence].argmax(1).where(batch.valid, IGNORE)
+    assert torch.equal(method._denoise(0, batch).label, expected)
+
+
+def test_the_pixel_count_prior_pulls_toward_frequent_classes():
+    method, batch = method_of(prior="pixel_count"), batch_of()
+    method.pixel_count.copy_(torch.tensor([1e9, 1.0, 1.0]))
+    batch = replace(batch, stored={P0: torch.zeros_like(batch.stored[P0])})
+    label = method._denoise(0, batch).label
+    assert set(label.unique().tolist()) == {0, IGNORE}
+
+
+def test_a_threshold_ignores_weak_labels():
+    method, batch = method_of(threshold=0.9), batch_of()
+    free = method_of()._denoise(0, batch).label
+    kept = method._denoise(0, batch).label
+    assert torch.equal(kept[kept != IGNORE], free[kept != IGNORE])
+    assert (kept == IGNORE).sum() > (free == IGNORE).sum()
+
+
+def test_coupling_is_measured():
+    method, batch = method_of(), batch_of()
+    one, other = (teacher(batch.weak).logits.softmax(1) for teacher in method.teachers)
+    measures = {each.name: each for each in requests(method, batch, make_progress()) if isinstance(each, Measure)}
+    apart = measures["coupling/total_variation"]
+    assert (apart.total / apart.count).item() == pytest.approx(0.5 * (one - other).abs().sum(1).mean().item())
+
+
+def test_without_noise_each_learner_needs_its_own_baseline():
+    quiet = method_of(photometric=False)
+    assert quiet.baseline_learners() == [("student_1", "teacher_1"), ("student_2", "teacher_2")]
+    assert method_of().baseline_learners() == [("student_1", "teacher_1", "student_2", "teacher_2")]
+    quiet.student_2.load_state_dict(quiet.student_1.state_dict())
+    with pytest.raises(ConfigError, match="stay identical"):
+        quiet.start_stage(0)
+
+
+def test_later_stages_start_from_the_teachers():
+    method = method_of()
+    nn.init.zeros_(method.teacher_1.embed)
+    method.start_stage(0)
+    assert method.student_1.embed.abs().sum() > 0
+    method.start_stage(1)
+    assert method.student_1.embed.abs().sum() == 0
+
+
+def test_the_sweep_gives_p0_and_prototypes():
+    """p0 is the mean of both softmax outputs; prototypes are per-image class means of each own prediction."""
+    method = method_of()
+    images = torch.rand(3, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    method.start_stage(0)
+    stored = method.sweep(images, None)[P0]
+    method.finish_sweep()
+    predictions = [teacher(images) for teacher in method.teachers]
+    expected = sum(prediction.logits.softmax(1) for prediction in predictions) / 2
+    torch.testing.assert_close(stored.exp().double(), expected, atol=1e-6, rtol=0)
+    for prototypes, prediction in zip(method.prototypes, predictions, strict=True):
+        for k in range(K):
+            means = []
+            for features, label in zip(prediction.features, prediction.logits.argmax(1), strict=True):
+                if (label == k).sum() >= 10:
+                    means.append(features[:, label == k].mean(1))
+            assert bool(prototypes.known[k]) == bool(means)
+            if means:
+                torch.testing.assert_close(prototypes.center[k], torch.stack(means).mean(0), atol=1e-6, rtol=0)

@@ -1,0 +1,183 @@
+"""The documents say what is true: links, commands, settings, codes, and the method of CONTRIBUTING."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from scripts import results_page
+from scripts.settings_page import PAGE, page
+
+from fewmask.cli import app
+from fewmask.commands.demo import Scale
+from fewmask.data.check import CODES
+from fewmask.data.synthetic import write_scenes
+from fewmask.methods.table import METHODS
+from fewmask.settings import all_keys, list_presets, parse_word, resolve
+from fewmask.training.observer import Observer
+from fewmask.training.run import run_training
+from tests.methods import test_contract
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.relative_to(ROOT).as_posix() for path in paths]
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that headings get on the usual hosts."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", names(DOCUMENTS))
+def test_links_between_documents_resolve(name):
+    path = ROOT / name
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        linked = (path.parent / file) if file else path
+        assert linked.is_file(), target
+        if anchor:
+            assert anchor in anchors(linked.read_text(encoding="utf-8")), target
+
+
+@pytest.mark.parametrize("name", names(DOCUMENTS))
+def test_pictures_are_there(name):
+    for target in re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", (ROOT / name).read_text(encoding="utf-8")):
+        assert (ROOT / name).parent.joinpath(target).is_file(), f"{target}; `make demo` draws it"
+
+
+def command_lines(text: str) -> Iterator[str]:
+    """Lines of shell blocks, and inline code, that call fewmask or make."""
+    for block in re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL):
+        yield from (line.partition("  #")[0].strip() for line in block.splitlines())
+    yield from re.findall(r"`((?:fewmask|make|torchrun) [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def settings_of_methods() -> set[str]:
+    return {key for kind in METHODS.values() for key in kind.Settings.model_fields}
+
+
+def check_words(words: list[str]) -> None:
+    """`--preset NAME` and key=value words that are really understood."""
+    for place, word in enumerate(words):
+        if word == "--preset":
+            assert words[place + 1] in [*list_presets(), "P"], words
+        if "=" not in word or word.startswith("-"):
+            continue
+        merged = parse_word(word)
+        if set(merged) == {"settings"}:
+            assert set(merged["settings"]) <= settings_of_methods(), word
+        else:
+            resolve(words=[word])
+
+
+@pytest.mark.parametrize("name", names(DOCUMENTS))
+def test_commands_exist_with_their_options_and_settings(name):
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    for line in command_lines((ROOT / name).read_text(encoding="utf-8")):
+        words = shlex.split(line)
+        if words[:1] == ["make"]:
+            assert words[1] in targets, line
+        if "fewmask" not in words:
+            continue
+        called, *rest = words[words.index("fewmask") + 1 :] or [""]
+        if called.startswith("-") or not called:
+            continue
+        assert called in COMMANDS, line
+        known = {option for parameter in COMMANDS[called].params for option in parameter.opts}
+        unknown = [word for word in rest if word.startswith("--") and word not in known | {"--help"}]
+        assert not unknown, line
+        check_words(rest)
+
+
+def test_the_readme_knows_every_command_target_method_and_contestant():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for called in ("check", "train", "evaluate", "predict", "methods", "networks", "presets"):
+        assert f"fewmask {called}" in text
+    assert "make demo" in text
+    assert "make test" in text
+    table = text.partition("<!-- demo:begin -->")[2].partition("<!-- demo:end -->")[0]
+    assert re.findall(r"^\| `(\w+)`", table, flags=re.MULTILINE) == [each.name for each in Scale().contestants]
+    assert f"{Scale().labeled} labeled and {Scale().unlabeled} unlabeled" in table
+    assert f"{Scale().val} held-out scenes" in text
+    assert len(text.splitlines()) < 120
+
+
+def test_the_table_of_codes_is_that_of_the_checker():
+    section = (ROOT / "docs/data.md").read_text(encoding="utf-8").partition("## What the check reports")[2]
+    rows = re.findall(r"^\| `([\w-]+)` \| ([^|]+) \| (.+) \|$", section, flags=re.MULTILINE)
+    assert {code: meaning for code, _, meaning in rows} == CODES
+    assert [code for code, _, _ in rows] == list(CODES)
+
+
+def test_the_settings_page_is_up_to_date():
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python scripts/settings_page.py`"
+
+
+def test_measured_numbers_come_from_their_files():
+    assert results_page.PAGE.read_text(encoding="utf-8") == results_page.page(), "run `python scripts/results_page.py`"
+    assert results_page.README.read_text(encoding="utf-8") == results_page.readme(), (
+        "run `python scripts/results_page.py`"
+    )
+
+
+def test_the_settings_page_names_every_key():
+    text = PAGE.read_text(encoding="utf-8")
+    missing = [key for key in all_keys() if f"| `{key}` |" not in text]
+    missing += [key for key in sorted(settings_of_methods()) if f"| `settings.{key}` |" not in text]
+    assert missing == ["preset"]  # an option, not a setting
+
+
+@pytest.fixture
+def example_method(tmp_path, monkeypatch):
+    """The method of CONTRIBUTING.md as a module of its own, entered into the table under the name used there."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    code, entry = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert max(map(len, code.splitlines())) <= 120
+    path = tmp_path / "self_training.py"
+    path.write_text(code, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("self_training", path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "self_training", module)
+    spec.loader.exec_module(module)
+    name, kind = re.fullmatch(r'\s*"(\w+)": (\w+),\s*', entry).groups()
+    monkeypatch.setitem(METHODS, name, getattr(module, kind))
+    return name
+
+
+def test_the_example_method_keeps_the_contract(example_method):
+    test_contract.test_losses_are_finite_and_name_their_optimizer(example_method)
+    test_contract.test_every_trained_parameter_gets_a_gradient_and_no_other(example_method)
+    test_contract.test_unlabeled_images_alone_move_the_student(example_method)
+    test_contract.test_without_weight_the_unlabeled_images_change_nothing(example_method)
+    test_contract.test_a_step_is_a_pure_function_of_state_batch_and_step(example_method)
+    test_contract.test_the_step_never_asks_the_host(example_method)
+
+
+def test_the_example_method_trains_and_ships_a_model(example_method, tmp_path):
+    write_scenes(tmp_path / "data", labeled=4, unlabeled=6, val=2, size=(32, 48))
+    config = resolve(
+        {"method": example_method, "data": {"root": str(tmp_path / "data")}, "settings": {"threshold": 0.1}},
+        words=["network.backbone=test_resnet", "network.width=16", "steps=2", "training.batch=4", "log_every=1"],
+    )
+    run = tmp_path / "run"
+    run_training(config, run, device="cpu", resume=False, init=None, observer=Observer())
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert all(line["trusted"] > 0.9 and line["loss/unlabeled"] > 0 for line in lines)
+    assert json.loads((run / "evaluation.json").read_text())["selected"] == "student_1"
+    assert (run / "model.safetensors").is_file()

@@ -1,0 +1,140 @@
+"""Checkpoint files: atomic, kept newest first, damaged ones passed over."""
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from fewmask.errors import CheckpointError, TrainingError
+from fewmask.training.checkpoint import (
+    list_checkpoints,
+    load_checkpoint,
+    load_newest,
+    remove_temporaries,
+    save_checkpoint,
+    write_atomically,
+)
+
+
+def state(value: float = 0.0, size: int = 4) -> dict[str, object]:
+    return {"network.weight": torch.full((size,), value), "checksum.data": "abc"}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def test_a_state_comes_back_as_it_was(tmp_path):
+    path = save_checkpoint(tmp_path, 7, state(0.1), keep=2)
+    back = load_checkpoint(path)
+    assert (path.name, back["step"], back["checksum.data"]) == ("step_00000007.pt", 7, "abc")
+    assert torch.equal(back["network.weight"], torch.full((4,), 0.1))
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_exactly_the_newest_are_kept(tmp_path, keep):
+    for step in (0, 5, 10, 15):
+        save_checkpoint(tmp_path, step, state(step), keep)
+    expected = [f"step_{step:08d}.pt" for step in (15, 10, 5)[:keep]]
+    assert [path.name for path in list_checkpoints(tmp_path)] == expected
+    assert names(tmp_path) == sorted(expected)
+
+
+def test_a_truncated_newest_gives_way_to_the_one_before(tmp_path):
+    save_checkpoint(tmp_path, 5, state(5.0), keep=2)
+    truncate(save_checkpoint(tmp_path, 10, state(10.0), keep=2))
+    warnings: list[str] = []
+    found = load_newest(tmp_path, warnings.append)
+    assert found is not None
+    assert found["step"] == 5
+    assert warnings == ["step_00000010.pt is damaged and was passed over"]
+
+
+def test_a_damaged_later_checkpoint_does_not_push_out_a_good_one(tmp_path):
+    """Going on from step 5 with keep=1: the damaged step 10 must not outlive the new step 7."""
+    save_checkpoint(tmp_path, 5, state(5.0), keep=2)
+    truncate(save_checkpoint(tmp_path, 10, state(10.0), keep=2))
+    save_checkpoint(tmp_path, 7, state(7.0), keep=1)
+    assert names(tmp_path) == ["step_00000007.pt"]
+    assert load_newest(tmp_path)["step"] == 7
+
+
+@pytest.mark.parametrize("damage", [truncate, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"no")])
+def test_nothing_intact_is_an_error_that_names_the_file(tmp_path, damage):
+    for step in (5, 10):
+        damage(save_checkpoint(tmp_path, step, state(), keep=2))
+    with pytest.raises(CheckpointError, match="cannot be read") as caught:
+        load_newest(tmp_path)
+    assert "step_00000005.pt" in caught.value.where
+    assert load_newest(tmp_path / "empty") is None
+
+
+def test_a_pickle_that_runs_code_is_refused(tmp_path):
+    class Harmful:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "harmed",))
+
+    torch.save({"format_version": 1, "step": 1, "network.weight": Harmful()}, tmp_path / "step_00000001.pt")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_checkpoint(tmp_path / "step_00000001.pt")
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_another_format_says_which_is_valid(tmp_path):
+    torch.save({"format_version": 99}, tmp_path / "step_00000001.pt")
+    with pytest.raises(CheckpointError, match="format 99") as caught:
+        load_checkpoint(tmp_path / "step_00000001.pt")
+    assert "format 1" in caught.value.fix
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "model.json"
+    write_atomically(path, lambda file: file.write(b"old"))
+
+    def half(file):
+        file.write(b"ne")
+        raise ValueError("broken off")
+
+    with pytest.raises(ValueError, match="broken off"):
+        write_atomically(path, half)
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["model.json"]
+
+
+@pytest.mark.parametrize("as_checkpoint", [True, False])
+def test_a_full_disk_leaves_the_old_file_and_says_so(tmp_path, as_checkpoint):
+    """A limit on the size of files stands for the full disk: the system refuses the write in the middle."""
+    old = save_checkpoint(tmp_path, 5, state(5.0), keep=1)
+    before = old.read_bytes()
+
+    def write():
+        if as_checkpoint:
+            save_checkpoint(tmp_path, 10, state(10.0, size=1_000_000), keep=1)
+        else:
+            write_atomically(old, lambda file: file.write(bytes(1_000_000)))
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    try:
+        with pytest.raises(TrainingError, match="cannot be written: File too large") as caught:
+            write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert str(tmp_path) in caught.value.where
+    assert "free space" in caught.value.fix
+    assert names(tmp_path) == ["step_00000005.pt"]
+    assert old.read_bytes() == before
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path):
+    save_checkpoint(tmp_path, 5, state(), keep=1)
+    (tmp_path / ".step_00000010.pt.4711.tmp").write_bytes(b"half")
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step_00000005.pt"]
+    remove_temporaries(tmp_path)
+    assert names(tmp_path) == ["step_00000005.pt"]

@@ -1,0 +1,140 @@
+"""From presets, files and key=value words to settings."""
+
+import pytest
+from pydantic import Field
+
+from fewmask.config import Config, Section
+from fewmask.errors import ConfigError
+from fewmask.settings import list_presets, parse_word, preset, read_section, read_settings_file, resolve
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("views.crop=256x320", {"views": {"crop": [256, 320]}}),
+        ("optimizer.lr=1e-4", {"optimizer": {"lr": 1e-4}}),
+        ("optimizer.lr=2.5E-3", {"optimizer": {"lr": 2.5e-3}}),
+        ("views.scale=0.5,1.5", {"views": {"scale": [0.5, 1.5]}}),
+        ("views.scale=[0.5, 1.5]", {"views": {"scale": [0.5, 1.5]}}),
+        ("loss.class_weights=1e-1,2,3", {"loss": {"class_weights": [0.1, 2, 3]}}),
+        ("views.flip=false", {"views": {"flip": False}}),
+        ("network.options={depths: [1, 1]}", {"network": {"options": {"depths": [1, 1]}}}),
+        ("network.options.depths=[1, 1]", {"network": {"options": {"depths": [1, 1]}}}),
+        ("network.pretrained=a=b.pt", {"network": {"pretrained": "a=b.pt"}}),
+        ("network.pretrained=none", {"network": {"pretrained": "none"}}),
+        ("optimizer.head_lr=none", {"optimizer": {"head_lr": None}}),
+        ("crop=none", {"views": {"crop": None}}),
+        ("steps=500", {"training": {"steps": 500}}),
+        ("seed=3", {"seed": 3}),
+        ("decay=0.99", {"settings": {"decay": 0.99}}),
+        ("settings.dropout=0.5", {"settings": {"dropout": 0.5}}),
+    ],
+)
+def test_a_word_becomes_a_setting(word, expected):
+    assert parse_word(word) == expected
+
+
+def test_numbers_and_shares_of_labels_are_read_from_words_and_files(tmp_path):
+    assert resolve(words=["labels=46"]).data.labels == "46"
+    assert resolve(words=["data.labels=1/8"]).data.labels == "1/8"
+    path = tmp_path / "settings.yaml"
+    path.write_text("data:\n  labels: 46\noptimizer:\n  lr: 1e-4\n")
+    config = resolve(read_settings_file(path))
+    assert (config.data.labels, config.optimizer.lr) == ("46", 1e-4)
+
+
+def test_later_layers_win_key_by_key(tmp_path):
+    """Preset, file, options, words: each changes what it names and nothing else."""
+    path = tmp_path / "settings.yaml"
+    path.write_text("training: {steps: 70, batch: 6}\nsettings: {decay: 0.9, threshold: 0.1}\n")
+    layers = ({"training": {"steps": 60, "batch": 5, "keep": 3}, "seed": 1}, read_settings_file(path), {"seed": 2})
+    config = resolve(*layers, words=["steps=80", "settings.threshold=0.2"])
+    assert (config.training.keep, config.training.batch, config.training.steps) == (3, 6, 80)
+    assert config.seed == 2
+    assert config.settings == {"decay": 0.9, "threshold": 0.2}
+    assert layers[0]["training"]["steps"] == 60  # layers are left as they were
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_every_preset_is_valid_and_names_itself(name):
+    config = resolve(preset(name))
+    assert config.preset == name
+    assert config != Config(preset=name)
+
+
+def test_a_key_of_both_a_section_and_the_method_must_be_spelled_out():
+    with pytest.raises(ConfigError, match="could mean several") as caught:
+        resolve(words=["momentum=0.9"], method_keys={"momentum", "threshold"})
+    assert caught.value.fix == "optimizer.momentum or settings.momentum"
+    assert resolve(words=["threshold=0.9"], method_keys={"threshold"}).settings == {"threshold": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("word", "what", "fix"),
+    [
+        ("batch=4", "'batch' could mean several", "training.batch or evaluation.batch"),
+        ("training.stepz=4", "unknown setting 'training.stepz'", "did you mean training.steps"),
+        ("trianing.steps=4", "unknown setting 'trianing'", "did you mean training"),
+        ("steps=many", "training.steps cannot be 'many'", "a valid integer (optimizer steps)"),
+        ("steps=0", "training.steps cannot be 0", "greater than 0 (optimizer steps)"),
+        ("dropout_kind=0.5", "network.dropout_kind cannot be 0.5", "'channel' or 'element'"),
+        ("steps", "'steps' is not a setting", "key=value"),
+        ("=4", "'=4' is not a setting", "key=value"),
+        ("lr=[1,", "not readable as YAML", "key=value"),
+    ],
+)
+def test_a_word_that_cannot_be_used_says_what_would_be_valid(word, what, fix):
+    with pytest.raises(ConfigError) as caught:
+        resolve(words=[word])
+    assert what in caught.value.what
+    assert fix in caught.value.fix
+
+
+def test_an_unknown_method_setting_finds_the_key_of_another_section():
+    """A word without a section and without a match goes to the method, which must not leave the user there."""
+
+    class Own(Section):
+        threshold: float = Field(0.5, description="own")
+
+    for word, suggestion in (("stpes=4", "training.steps"), ("thresold=0.1", "threshold")):
+        with pytest.raises(ConfigError, match="unknown setting") as caught:
+            read_section(Own, parse_word(word)["settings"])
+        assert f"did you mean {suggestion}" in caught.value.fix
+    with pytest.raises(ConfigError) as caught:
+        read_section(Own, {"zzzzzz": 1})
+    assert caught.value.fix == "threshold"
+
+
+def test_yaml_builds_no_objects(tmp_path):
+    mark = tmp_path / "harmed"
+    text = f"!!python/object/apply:os.mkdir ['{mark}']"
+    path = tmp_path / "settings.yaml"
+    path.write_text(f"seed: {text}\n")
+    with pytest.raises(ConfigError, match="not readable as YAML") as caught:
+        read_settings_file(path)
+    assert str(path) in caught.value.where
+    with pytest.raises(ConfigError, match="not readable as YAML"):
+        parse_word(f"seed={text}")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "just words", "{broken"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path, text):
+    path = tmp_path / "settings.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_settings_file(path)
+    assert caught.value.fix == "key: value lines"
+
+
+def test_a_missing_file_or_preset_says_what_there_is(tmp_path):
+    with pytest.raises(ConfigError, match="does not exist"):
+        read_settings_file(tmp_path / "absent.yaml")
+    with pytest.raises(ConfigError, match="no preset 'camvit'") as caught:
+        preset("camvit")
+    assert "camvid" in caught.value.fix
+
+
+def test_settings_cannot_be_changed_once_read():
+    with pytest.raises(ValueError, match="frozen"):
+        resolve().training.steps = 5

@@ -1,0 +1,98 @@
+"""Robust Mutual Learning over its baseline and two stages: what each leaves, and resuming anywhere in them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fewmask.training.checkpoint import load_checkpoint
+from fewmask.training.observer import Observer
+from fewmask.training.run import run_training
+from fewmask.training.stages import flat_maps
+from tests.training.runs import assert_same_run, tiny_config, write_data
+
+STEPS, BASELINE = 4, 3
+WORDS = (f"training.steps={STEPS}", "training.checkpoint_every=3", "training.log_every=2", "training.keep=9")
+
+
+class Stopped(Exception):
+    """The process died here."""
+
+
+class Fuse(Observer):
+    """Dies in the middle of step `at` of the task, as a killed process would: nothing more is saved."""
+
+    def __init__(self, at: tuple[str, int] | None = None) -> None:
+        self.at = at
+
+    def advance(self, task: str, done: int, total: int) -> None:
+        if (task, done) == self.at and total != BASELINE:
+            raise Stopped
+
+
+def train(data: Path, out: Path, fuse: Fuse | None = None, resume: bool = False, **settings: object) -> None:
+    config = tiny_config(data, *WORDS, *(f"settings.{key}={value}" for key, value in settings.items()), method="rml")
+    config = config.model_copy(update={"baseline": {"training": {"steps": BASELINE}}})
+    run_training(config, out, device="cpu", resume=resume, init=None, observer=fuse or Fuse())
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("stages") / "data")
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path) -> Path:
+    out = data.parent / "whole"
+    train(data, out)
+    return out
+
+
+@pytest.mark.parametrize(
+    "at", [("training", 2), ("training", STEPS), ("sweeping", 6), ("training", STEPS + 2), ("validating", 5)]
+)
+def test_resuming_anywhere_ends_the_same(data: Path, whole: Path, tmp_path: Path, at: tuple[str, int]):
+    with pytest.raises(Stopped):
+        train(data, tmp_path / "run", Fuse(at))
+    train(data, tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_stages_start_where_the_paper_says(whole: Path):
+    """Stage 1: all four networks are the baseline. Stage 2: each student is its teacher of the end of stage 1."""
+    first = load_checkpoint(whole / "stages" / "step_00000000.pt")
+    baseline = load_checkpoint(whole / "baseline" / "checkpoints" / f"step_{BASELINE:08d}.pt")
+    for key, value in baseline.items():
+        if key.startswith("network.student_1."):
+            for name in ("student_1", "student_2", "teacher_1", "teacher_2"):
+                assert torch.equal(first[key.replace("student_1", name, 1)], value), key
+    second = load_checkpoint(whole / "stages" / "step_00000001.pt")
+    end = load_checkpoint(whole / "checkpoints" / f"step_{STEPS:08d}.pt")
+    names = [key for key in end if key.startswith(("network.teacher_1.", "network.teacher_2."))]
+    for key in names:
+        assert torch.equal(second[key], end[key])
+        assert torch.equal(second[key.replace("teacher", "student", 1)], end[key])
+    apart = [key for key in names if "teacher_1" in key and not torch.equal(end[key], end[key.replace("_1", "_2", 1)])]
+    assert apart  # noise has driven the learners apart
+
+
+def test_without_noise_two_baselines_are_trained(data: Path, tmp_path: Path):
+    train(data, tmp_path / "run", photometric="false", dropout=0, stochastic_depth=1, stages=1)
+    one, other = (
+        load_checkpoint(tmp_path / "run" / name / "checkpoints" / f"step_{BASELINE:08d}.pt")
+        for name in ("baseline", "baseline_2")
+    )
+    start = load_checkpoint(tmp_path / "run" / "stages" / "step_00000000.pt")
+    key = "network.student_1.head.classifier.weight"
+    assert not torch.equal(one[key], other[key])
+    assert torch.equal(start["network.teacher_2.head.classifier.weight"], other[key])
+
+
+def test_flat_maps_keep_every_cell():
+    maps = [torch.rand(2, 3, 4), torch.rand(5, 1, 4)]
+    flat = flat_maps(maps)
+    for index, each in enumerate(maps):
+        for y in range(each.shape[0]):
+            for x in range(each.shape[1]):
+                row = int(flat.offset[index]) + y * int(flat.width[index]) + x
+                assert torch.equal(flat.values[row], each[y, x])

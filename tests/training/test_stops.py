@@ -1,0 +1,82 @@
+"""Runs that have to stop: a loss that is not finite, and memory that does not suffice."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fewmask.errors import TrainingError
+from fewmask.training.checkpoint import list_checkpoints, load_checkpoint
+from fewmask.training.loop import train
+from fewmask.training.observer import Observer
+from fewmask.training.run_folder import RunFolder
+from tests.training.runs import NOISY, tensors, tiny_session, train_here
+
+# The rate explodes after half of the steps: step 3 is the first with the new rate, so the loss of step 4 overflows.
+EXPLODING = (
+    *NOISY,
+    "optimizer.schedule=step",
+    "optimizer.milestones=[0.5]",
+    "optimizer.gamma=1e30",
+    "training.steps=6",
+)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_before_anything_is_overwritten(data, tmp_path):
+    run = tmp_path / "run"
+    pace = ("training.checkpoint_every=1", "training.log_every=2", "training.keep=9")
+    with pytest.raises(TrainingError, match="not finite in step 4") as caught:
+        train_here(data, run, *EXPLODING, *pace)
+    session = tiny_session(data, *EXPLODING)
+    batch = session.maker(torch.tensor(4))
+    labeled = [session.dataset.labeled[index].name for index in batch.image_index]
+    unlabeled = [session.dataset.unlabeled[index].name for index in batch.weak_index]
+    assert caught.value.where == f"labeled images {', '.join(labeled)}; unlabeled {', '.join(unlabeled)}"
+    assert "optimizer.lr" in caught.value.fix
+    kept = [load_checkpoint(path) for path in list_checkpoints(run / "checkpoints")]
+    assert [state["step"] for state in kept] == [4, 3, 2, 1, 0]
+    for state in kept:
+        numbers = tensors({key: value for key, value in state.items() if key.startswith("network.")})
+        assert all(torch.isfinite(value).all() for value in numbers.values())
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 4]
+    assert not (run / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("looking", ["check_every", "log_every", "checkpoint_every"])
+def test_the_flag_is_read_at_the_next_look(data, tmp_path, looking):
+    """Step 1 goes wrong and nobody looks before step 3 is done; neither log nor checkpoint gets to see it."""
+    run = tmp_path / "run"
+    words = ("optimizer.lr=1e30", "training.steps=9", f"training.{looking}=4")
+    rest = {"check_every", "log_every", "checkpoint_every"} - {looking}
+    with pytest.raises(TrainingError, match="not finite in step 1;"):
+        train_here(data, run, *words, *(f"training.{each}=100" for each in rest), method="supervised")
+    assert [path.name for path in list_checkpoints(run / "checkpoints")] == ["step_00000000.pt"]
+    assert not (run / "metrics.jsonl").exists()
+
+
+def no_memory_on_the_gpu(step):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of ...")
+
+
+def no_memory_on_the_host(step):
+    torch.empty(2**60, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("stepper", [no_memory_on_the_gpu, no_memory_on_the_host])
+def test_out_of_memory_says_what_to_change(data, tmp_path, stepper):
+    session = replace(tiny_session(data, "training.steps=2"), stepper=stepper)
+    with pytest.raises(TrainingError, match="out of memory in step 0") as caught:
+        train(session, RunFolder(tmp_path), Observer(), 0)
+    assert caught.value.where == "batch 4, crop (32, 48)"
+    assert all(word in caught.value.fix for word in ("training.batch", "views.crop", "bf16", "network.stride"))
+
+
+def test_other_errors_of_a_step_stay_what_they_are(data, tmp_path):
+    def broken(step):
+        raise RuntimeError("shapes do not fit")
+
+    session = replace(tiny_session(data, "training.steps=2"), stepper=broken)
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        train(session, RunFolder(tmp_path), Observer(), 0)
