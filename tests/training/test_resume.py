@@ -64,7 +64,13 @@ def test_resuming_a_finished_run_changes_nothing(data, finished, copied):
 
 def test_a_finished_run_can_be_made_longer(data, copied, tmp_path):
     """With a constant rate the longer run is the one that was asked for at once."""
-    constant = (*NOISY, "optimizer.schedule=constant", "training.log_every=2", "training.checkpoint_every=3")
+    constant = (
+        *NOISY,
+        "settings.ramp=0",
+        "optimizer.schedule=constant",
+        "training.log_every=2",
+        "training.checkpoint_every=3",
+    )
     train_here(data, tmp_path / "short", *constant, "training.steps=4")
     train_here(data, tmp_path / "short", *constant, "training.steps=6", "training.keep=1", resume=True)
     train_here(data, tmp_path / "long", *constant, "training.steps=6")
