@@ -26,7 +26,7 @@ class MeanTeacherSettings(MethodSettings):
     )
     threshold: Share = Field(0.95, description="tau: pseudo labels below this confidence are dropped, not renormalized")
     unlabeled_weight: float = Field(1.0, ge=0, description="w: weight of the loss on unlabeled images")
-    ramp: Share = Field(0.3, description="share of training over which that weight rises, as exp(-5 (1 - t)^2)")
+    ramp: Share = Field(0.5, description="share of training over which that weight rises, as exp(-5 (1 - t)^2)")
     mixing: Literal["none", "box"] = Field("box", description="paste a box of another image into each unlabeled image")
     photometric: bool = Field(True, description="color noise on the student's unlabeled view")
     labeled_photometric: bool = Field(False, description="color noise on the labeled images, too")
