@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from fewmask.training.observer import Observer
 
 _PLAIN_SECONDS = 15.0
+_MOST_WORDS = 3  # beside the bar: losses first; metrics.jsonl has all of them
 _ANY_WIDTH = 1000  # lines in a file are never cut or folded
 _HIDDEN = {code: "?" for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
 
@@ -80,8 +81,9 @@ class ConsoleObserver(Observer):
         if any(key.startswith("val_miou") for key in values):
             self.say(f"step {step}/{steps}: " + ", ".join(f"{key} {value:.4f}" for key, value in values.items()))
             return
-        shown = {key.rpartition("/")[2]: value for key, value in values.items() if "gradient" not in key}
-        self._last_words["training"] = "  ".join(f"{key} {value:.3f}" for key, value in shown.items())
+        shown = sorted((key for key in values if "gradient" not in key), key=lambda key: not key.startswith("loss/"))
+        words = [f"{key.rpartition('/')[2]} {values[key]:.3f}" for key in shown[:_MOST_WORDS]]
+        self._last_words["training"] = "  ".join(words)
 
     def _due(self, last: bool) -> bool:
         now = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -24,7 +25,7 @@ class MethodSettings(Section):
     stochastic_depth: Share = Field(1.0, description="survival rate of each residual block (paper: 0.8); 1 is off")
 
 
-class Method(nn.Module):
+class Method(nn.Module, ABC):
     """Owns networks, names what trains and what ships, and yields updates.
 
     Networks that train are in train mode, all others in eval mode, whatever `train()` is told.
@@ -45,15 +46,17 @@ class Method(nn.Module):
         self.labeled_loss = labeled_loss
 
     @property
+    @abstractmethod
     def views(self) -> ViewRequest:
-        raise NotImplementedError
+        """What its batches must hold."""
 
+    @abstractmethod
     def trained(self) -> dict[str, SegmentationNetwork]:
         """Optimizer name -> the network it updates."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, batch: Batch, progress: Progress) -> Step:
-        raise NotImplementedError
+        """One iteration of the paper's algorithm."""
 
     @property
     def stages(self) -> int:
