@@ -10,7 +10,7 @@ from fewmask.config import LossSettings, OptimizerSettings
 from fewmask.learning.losses import LabeledLoss
 from fewmask.methods.method import Method, MethodSettings
 from fewmask.training.engine import Engine
-from fewmask.types import Loss, Measure, Reduce, Update
+from fewmask.types import Loss, Measure, Reduce, Update, ViewRequest
 from tests.miniature import make_batch, make_engine, make_method, make_progress
 
 
@@ -23,6 +23,8 @@ class Couple(Method):
         super().__init__(MethodSettings(), LabeledLoss(LossSettings()))
         self.a, self.b = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.tensor(3.0))
         self.seen: list[float] = []
+
+    views = ViewRequest(unlabeled=False)
 
     def trained(self):
         return {}
