@@ -146,7 +146,7 @@ def test_linked_folder_out_of_the_root_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name in ("images", "masks"):
         (tmp_path / "data" / name).symlink_to(tmp_path / "elsewhere" / name)
-    refused(tmp_path / "data", "outside-root")
+    assert refused(tmp_path / "data", "outside-root").code == "outside-root"
 
 
 def test_link_loops_end(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_two_class_files_are_refused(tmp_path: Path) -> None:
     pairs(tmp_path, "a", 0, 1)
     for name in ("classes.txt", "classes.yaml"):
         (tmp_path / name).write_text("")
-    refused(tmp_path, "bad-classes")
+    assert refused(tmp_path, "bad-classes").code == "bad-classes"
 
 
 # Two-class masks

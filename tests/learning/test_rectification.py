@@ -42,6 +42,16 @@ def test_distance_is_the_unsquared_norm():
     torch.testing.assert_close(prototype_distance(features, center), expected, atol=1e-5, rtol=1e-5)
 
 
+def test_distances_and_sums_stay_float32_under_autocast():
+    """Two prototypes whose distances differ by less than bfloat16 can tell must not swap places on a GPU."""
+    features, center, _ = example()
+    label = torch.randint(0, K, (2, 3, 5), generator=torch.Generator().manual_seed(7))
+    with torch.autocast("cpu", torch.bfloat16):
+        distance, sums = prototype_distance(features, center), class_sums(features, label, K)
+    assert torch.equal(distance, prototype_distance(features, center))
+    assert torch.equal(sums, class_sums(features, label, K))
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
 @pytest.mark.parametrize("prior", [(0.25,) * 4, (0.7, 0.1, 0.1, 0.1)])
 def test_confidence_is_equation_10(temperature, prior):

@@ -17,7 +17,8 @@ def class_sums(features: Tensor, label: Tensor, num_classes: int) -> Tensor:
     """
     classes = torch.arange(num_classes, device=label.device)[:, None]
     member = (label.flatten(1)[:, None] == classes).to(features.dtype)  # [N, K, hw]; IGNORE is no class
-    sums = member @ features.flatten(2).transpose(1, 2)  # [N, K, D]
+    with torch.autocast(features.device.type, enabled=False):  # sums over thousands of cells need float32
+        sums = member @ features.flatten(2).transpose(1, 2)  # [N, K, D]
     return torch.cat([sums, member.sum(2, keepdim=True)], dim=2)
 
 

@@ -17,7 +17,8 @@ _NEVER = -1e4  # log weight of a class without a prototype: finite, so that a su
 def prototype_distance(features: Tensor, center: Tensor) -> Tensor:
     """d_k = ||f - eta_k||, unsquared: [U, D, h, w] and [K, D] -> [U, K, h, w], by one matrix product."""
     flat = features.float().flatten(2)  # [U, D, hw]
-    cross = center.float() @ flat  # [U, K, hw]
+    with torch.autocast(features.device.type, enabled=False):  # bfloat16 would flip labels where distances are close
+        cross = center.float() @ flat  # [U, K, hw]
     squared = flat.square().sum(1, keepdim=True) + center.float().square().sum(1)[:, None] - 2 * cross
     return squared.clamp(min=0).sqrt().unflatten(2, features.shape[-2:])
 

@@ -16,14 +16,18 @@ _HEAD_FACTOR = 10.0
 
 
 def build_optimizer(network: SegmentationNetwork, settings: OptimizerSettings) -> Optimizer:
-    head_lr = settings.head_lr if settings.head_lr is not None else _HEAD_FACTOR * settings.lr
     groups = _groups(network.backbone_parameters(), settings.lr, settings)
-    groups += _groups(network.head_parameters(), head_lr, settings)
+    groups += _groups(network.head_parameters(), head_rate(settings), settings)
     # Fused kernels can skip an update on a device flag, which is how a non-finite loss is masked without a host sync.
     if settings.name == "adamw":
         on_gpu = next(network.parameters()).is_cuda
         return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True, capturable=on_gpu)
     return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=True)
+
+
+def head_rate(settings: OptimizerSettings) -> float:
+    """The head's learning rate at the start."""
+    return settings.head_lr if settings.head_lr is not None else _HEAD_FACTOR * settings.lr
 
 
 def set_rates(optimizer: Optimizer, settings: OptimizerSettings, step: int, steps: int) -> float:

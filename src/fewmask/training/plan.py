@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fewmask.networks.build import network_report
+from fewmask.training.optimizers import head_rate
 from fewmask.training.session import Session
 from fewmask.types import FlatImages
 from fewmask.views.sampler import describe_views
@@ -67,8 +68,7 @@ def _settings_line(session: Session) -> str:
 
 def _optimizer_line(session: Session) -> str:
     settings = session.config.optimizer
-    head = settings.head_lr if settings.head_lr is not None else 10 * settings.lr
-    rates = f"rate {settings.lr:g} (head {head:g}), {settings.schedule}"
+    rates = f"rate {settings.lr:g} (head {head_rate(settings):g}), {settings.schedule}"
     return f"{settings.name}, {rates}, weight decay {settings.weight_decay:g}"
 
 
