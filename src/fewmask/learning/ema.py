@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import compress
 from typing import Literal, TypeVar
 
 import torch
@@ -38,6 +39,6 @@ def ema_update(teacher: nn.Module, student: nn.Module, decay: float | Tensor, bu
     step = list(torch._foreach_sub(fast, slow))
     torch._foreach_mul_(step, 1 - decay)
     torch._foreach_add_(slow, step)
-    for old, new, average in zip(slow_buffers, fast_buffers, averaged, strict=True):
-        if not average:
-            old.copy_(new)
+    copied = [not average for average in averaged]
+    if any(copied):
+        torch._foreach_copy_(list(compress(slow_buffers, copied)), list(compress(fast_buffers, copied)))

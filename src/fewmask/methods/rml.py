@@ -23,7 +23,20 @@ from fewmask.learning.rectification import (
 )
 from fewmask.methods.method import BuildNetwork, Method, MethodSettings
 from fewmask.networks.segmentation import SegmentationNetwork
-from fewmask.types import IGNORE, Batch, Loss, Measure, Prediction, Progress, Reduce, Step, Update, ViewRequest
+from fewmask.types import (
+    IGNORE,
+    Batch,
+    Join,
+    Lane,
+    Loss,
+    Measure,
+    Prediction,
+    Progress,
+    Reduce,
+    Step,
+    Update,
+    ViewRequest,
+)
 from fewmask.views.mixing import paste
 
 P0 = "log_p0"  # the PixelStore's name for the stage's soft pseudo labels
@@ -74,6 +87,13 @@ class Denoised(NamedTuple):
     sums: Tensor  # [K, D + 1] class sums of its features
     probability: Tensor  # [U, K, h, w] its own softmax
     flipped: Tensor  # [] feature cells whose label rectification changed
+
+
+class Joining(NamedTuple):
+    """Labeled images whose features join the prototypes in this step; the teachers see them with the unlabeled ones."""
+
+    image: Tensor  # [J, C, H, W]
+    known: Tensor  # [J, H, W] bool, False where the label is ignored
 
 
 class RobustMutualLearning(Method):
@@ -132,9 +152,15 @@ class RobustMutualLearning(Method):
 
     def step(self, batch: Batch, progress: Progress) -> Step:
         """Algorithm 1, one iteration."""
-        denoised = [self._denoise(learner, batch) for learner in (0, 1)]
+        joining = self._joining(batch, progress)
+        denoised = []
+        for learner in (0, 1):
+            yield Lane(learner)
+            denoised.append(self._denoise(learner, batch, joining))
+        yield Join()
         targets = [paste(each.label, batch.partner, batch.box) for each in denoised]  # MixRectify
         for learner, (name, student) in enumerate(self.trained().items()):
+            yield Lane(learner)
             strong = batch.strong[learner] if self.settings.photometric else batch.weak
             mixed = paste(strong, batch.partner, batch.box)  # x_u <- m * x_u1 + (1 - m) * x_u2
             noise = self.noise(progress, name, batch.image_position, batch.weak_position[: len(mixed)])
@@ -142,9 +168,9 @@ class RobustMutualLearning(Method):
             labeled, unlabeled = logits.split([len(batch.image), len(mixed)])
             loss = self.labeled_loss(labeled, batch.label)  # Eq. 1
             yield Update(name, loss + self._mutual_loss(unlabeled, self._taught_by(learner, targets)))
+        yield Join()
 
-        batch_sums = [each.sums + self._labeled_sums(learner, batch, progress) for learner, each in enumerate(denoised)]
-        sums = yield Reduce(torch.stack(batch_sums))  # [2, K, D + 1], over ranks
+        sums = yield Reduce(torch.stack([each.sums for each in denoised]))  # [2, K, D + 1], over ranks
         assert sums is not None
         for prototypes, learner_sums in zip(self.prototypes, sums, strict=True):
             prototypes.move(learner_sums, self.settings.momentum)  # Eq. 12
@@ -155,17 +181,19 @@ class RobustMutualLearning(Method):
         yield from self._measures(denoised, batch)
 
     @torch.no_grad()
-    def _denoise(self, learner: int, batch: Batch) -> Denoised:
+    def _denoise(self, learner: int, batch: Batch, joining: Joining | None = None) -> Denoised:
         """Denoise in Algorithm 1: the rectified hard label of every unlabeled image (Eq. 6)."""
-        prediction = self._taught(learner, batch.weak)
-        valid = valid_cells(batch.valid, _size(prediction.logits))  # [U, h, w]
-        probability = prediction.logits.softmax(1)
+        everything = self._taught(learner, torch.cat([batch.weak, joining.image]))
+        valid = valid_cells(torch.cat([batch.valid, joining.known]), _size(everything.logits))  # [U + J, h, w]
+        own = prediction_label(everything.logits, valid)
+        sums = class_sums(everything.features, own, everything.logits.shape[1]).sum(0)
+        unlabeled = len(batch.weak)
+        prediction = Prediction(*(each[:unlabeled] for each in everything))
         answer = self._rectified(learner, prediction, batch.stored.get(P0))
-        own = prediction_label(prediction.logits, valid)
-        sums = class_sums(prediction.features, own, prediction.logits.shape[1]).sum(0)
-        before = batch.stored[P0].argmax(1) if P0 in batch.stored else own
-        flipped = ((answer.argmax(1) != before) & valid).sum()
-        return Denoised(hard_label(answer, batch.valid, self.settings.threshold), sums, probability, flipped)
+        before = batch.stored[P0].argmax(1) if P0 in batch.stored else own[:unlabeled]
+        flipped = ((answer.argmax(1) != before) & valid[:unlabeled]).sum()
+        label = hard_label(answer, batch.valid, self.settings.threshold)
+        return Denoised(label, sums, prediction.logits.softmax(1), flipped)
 
     def _rectified(self, learner: int, prediction: Prediction, log_p0: Tensor | None) -> Tensor:
         """omega * p0, normalized over classes, [U, K, h, w]; without a confidence, the source itself."""
@@ -206,18 +234,15 @@ class RobustMutualLearning(Method):
         terms = Loss(tuple(term for loss in losses for term in loss.named("unlabeled").terms))
         return self.settings.unlabeled_weight * share * terms
 
-    @torch.no_grad()
-    def _labeled_sums(self, learner: int, batch: Batch, progress: Progress) -> Tensor:
-        """Class sums of this step's share of the labeled images: each of them joins every `labeled_every` steps."""
+    def _joining(self, batch: Batch, progress: Progress) -> Joining:
+        """This step's share of the labeled images: each of them joins the prototypes every `labeled_every` steps."""
         every = self.settings.labeled_every
         count = -(-len(batch.image) // every)
-        place = progress.step % every + every * torch.arange(count, device=batch.image.device)  # [count]
+        place = progress.step % every + every * torch.arange(count, device=batch.image.device)  # [J]
         there = place < len(batch.image)
         place = place.clamp(max=len(batch.image) - 1)
-        prediction = self._taught(learner, batch.image.index_select(0, place))
-        known = coarse_label(batch.label.index_select(0, place), _size(prediction.logits)) != IGNORE  # [count, h, w]
-        own = prediction_label(prediction.logits, known & there[:, None, None])
-        return class_sums(prediction.features, own, prediction.logits.shape[1]).sum(0)
+        known = (batch.label.index_select(0, place) != IGNORE) & there[:, None, None]
+        return Joining(batch.image.index_select(0, place), known)
 
     def _measures(self, denoised: Sequence[Denoised], batch: Batch) -> Step:
         """The coupling index and what rectification does."""
