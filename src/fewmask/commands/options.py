@@ -65,8 +65,12 @@ SettingsFile = Annotated[
 ]
 Init = Annotated[Path | None, _option(metavar="RUN", text="Start from the model of this finished run.", panel=_MORE)]
 Baseline = Annotated[
-    Path | None,
-    _option(metavar="RUN", text="The supervised run that rml starts from; without it one is trained.", panel=_MORE),
+    list[Path] | None,
+    _option(
+        metavar="RUN",
+        text="The supervised run that rml starts from, or one per learner; without it they are trained.",
+        panel=_MORE,
+    ),
 ]
 
 OtherData = Annotated[Path | None, _option(metavar="DATA", text="Another data folder than the run's own.")]

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-Buffers = Literal["copied", "averaged"]
+Buffers = Literal["copied", "averaged", "weak"]
 Network = TypeVar("Network", bound=nn.Module)
 
 
@@ -27,7 +27,8 @@ def warmed_decay(decay: float, step: Tensor) -> Tensor:
 def ema_update(teacher: nn.Module, student: nn.Module, decay: float | Tensor, buffers: Buffers = "copied") -> None:
     """teacher <- decay * teacher + (1 - decay) * student; counters are always copied.
 
-    buffers: BatchNorm statistics are copied from the student, or averaged like the weights.
+    buffers: BatchNorm statistics are copied from the student, averaged like the weights, or left to what the teacher
+    itself sees (`weak`, learning/statistics.py).
     """
     slow: list[Tensor] = list(teacher.parameters())
     fast: list[Tensor] = list(student.parameters())
@@ -39,5 +40,6 @@ def ema_update(teacher: nn.Module, student: nn.Module, decay: float | Tensor, bu
     torch._foreach_mul_(step, 1 - decay)
     torch._foreach_add_(slow, step)
     for old, new, average in zip(slow_buffers, fast_buffers, averaged, strict=True):
-        if not average:
+        own = buffers == "weak" and old.is_floating_point()
+        if not average and not own:
             old.copy_(new)

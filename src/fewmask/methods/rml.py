@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fewmask.config import Share
 from fewmask.errors import ConfigError
-from fewmask.learning.ema import Buffers, ema_update, teacher_of, warmed_decay
+from fewmask.learning.ema import Buffers, ema_update, warmed_decay
 from fewmask.learning.losses import LabeledLoss, cross_entropies
 from fewmask.learning.prototypes import Prototypes, class_sums, coarse_label, prediction_label, valid_cells
 from fewmask.learning.rectification import (
@@ -21,12 +21,13 @@ from fewmask.learning.rectification import (
     rectified,
     total_variation,
 )
-from fewmask.methods.method import BuildNetwork, Method, MethodSettings
-from fewmask.networks.segmentation import SegmentationNetwork
+from fewmask.learning.statistics import move_statistics, watched_inputs
+from fewmask.methods.method import BuildNetwork, MethodSettings
+from fewmask.methods.pair import LearnerPair, Restart, alike
 from fewmask.types import IGNORE, Batch, Loss, Measure, Prediction, Progress, Reduce, Step, Update, ViewRequest
 from fewmask.views.mixing import paste
 
-P0 = "log_p0"  # the PixelStore's name for the stage's soft pseudo labels
+P0 = "log_p0"  # the PixelStore's name for the stage's soft pseudo labels; with _1 and _2 where each learner has its own
 
 
 class RMLSettings(MethodSettings):
@@ -50,12 +51,14 @@ class RMLSettings(MethodSettings):
     threshold: Share = Field(0.0, description="rectified labels below this value are ignored (paper: 0)")
     momentum: Share = Field(0.9999, description="lambda: how much of a prototype stays at each step (paper: 0.9999)")
     stages: PositiveInt = Field(2, description="stages; each recomputes p0 and restarts the schedule (paper: 2)")
+    p0: Literal["auto", "shared", "own"] = Field("auto", description="both teachers' mean, or own; auto: own if unlike")
+    restart: Restart = Field("teacher", description="later stages go on from the teachers, or from the baseline again")
     decay: Share = Field(
         0.999, description="alpha: how much of a teacher stays at each step (paper silent; ProDA 0.999)"
     )
     warmup: bool = Field(False, description="start each stage's teachers with the plain mean of the first steps")
     buffers: Buffers = Field(
-        "copied", description="teachers' BatchNorm statistics: copied from the student or averaged"
+        "copied", description="teachers' BatchNorm statistics: copied from the student, averaged, or of weak images"
     )
     targets: Literal["sum", "mean"] = Field(
         "sum", description="add the losses against both teachers (Eq. 5) or average them"
@@ -73,41 +76,33 @@ class Denoised(NamedTuple):
     label: Tensor  # [U, H, W]
     sums: Tensor  # [K, D + 1] class sums of its features
     probability: Tensor  # [U, K, h, w] its own softmax
-    flipped: Tensor  # [] feature cells whose label rectification changed
+    flipped: Tensor  # [] share of the feature cells whose label rectification changed
+    inputs: Sequence[Tensor] = ()  # moments of what its BatchNorm layers were fed, where `buffers: weak` wants them
 
 
-class RobustMutualLearning(Method):
+class RobustMutualLearning(LearnerPair):
     """L_i = H(y, h_i(x_l)) + sum_j H(y_j, h_i(noise(x_u))), y_j = argmax_k omega_k * p0_k of teacher j (Eqs. 1, 5, 6).
 
     Zhang et al., CVPR 2022, Algorithm 1. Where the paper is silent: teachers in eval mode, prototypes from the 256-d
     feature before dropout, p0 shared by both learners (the mean of both teachers' softmax at the start of a stage,
-    which is the baseline's in the first one), stages continue from the teachers. Deviation: mixing partners come from
-    the same batch (`pairs: independent` is the paper's).
+    which is the baseline's in the first one), stages continue from the teachers. Learners may have unlike networks
+    (the paper's DeepLabv2 with SETR): each then has its own p0, and labels cross at the crop's resolution. Deviation:
+    mixing partners come from the same batch (`pairs: independent` is the paper's).
     """
 
     Settings: ClassVar = RMLSettings
     paper: ClassVar = "Zhang et al., Robust Mutual Learning for Semi-supervised Semantic Segmentation, CVPR 2022"
-    predictors: ClassVar = ("teacher_1", "teacher_2", "student_1", "student_2")
-    ensemble: ClassVar = ("teacher_1", "teacher_2")
-    needs_baseline: ClassVar = True
     pixel_count: Tensor  # [K] labeled pixels of each class
 
     def __init__(self, settings: RMLSettings, build: BuildNetwork, labeled_loss: LabeledLoss) -> None:
-        super().__init__(settings, labeled_loss)
+        super().__init__(settings, build, labeled_loss, settings.restart)
         self.settings = settings
-        self.student_1, self.student_2 = build("student_1"), build("student_2")
-        self.teacher_1, self.teacher_2 = teacher_of(self.student_1), teacher_of(self.student_2)
-        sizes = (self.student_1.num_classes, self.student_1.feature_channels)
-        self.prototypes_1, self.prototypes_2 = Prototypes(*sizes), Prototypes(*sizes)
-        self.register_buffer("pixel_count", torch.zeros(sizes[0]))
-
-    @property
-    def students(self) -> tuple[SegmentationNetwork, SegmentationNetwork]:
-        return self.student_1, self.student_2
-
-    @property
-    def teachers(self) -> tuple[SegmentationNetwork, SegmentationNetwork]:
-        return self.teacher_1, self.teacher_2
+        classes = self.student_1.num_classes
+        self.prototypes_1, self.prototypes_2 = (Prototypes(classes, each.feature_channels) for each in self.students)
+        self.register_buffer("pixel_count", torch.zeros(classes))
+        shared = settings.p0 == "shared" or (settings.p0 == "auto" and alike(*self.students))
+        self._p0 = (P0, P0) if shared else (f"{P0}_1", f"{P0}_2")  # each learner's map in the store
+        self._check(settings)
 
     @property
     def prototypes(self) -> tuple[Prototypes, Prototypes]:
@@ -127,9 +122,6 @@ class RobustMutualLearning(Method):
     def stages(self) -> int:
         return self.settings.stages
 
-    def trained(self) -> dict[str, SegmentationNetwork]:
-        return {"student_1": self.student_1, "student_2": self.student_2}
-
     def step(self, batch: Batch, progress: Progress) -> Step:
         """Algorithm 1, one iteration."""
         denoised = [self._denoise(learner, batch) for learner in (0, 1)]
@@ -143,29 +135,34 @@ class RobustMutualLearning(Method):
             loss = self.labeled_loss(labeled, batch.label)  # Eq. 1
             yield Update(name, loss + self._mutual_loss(unlabeled, self._taught_by(learner, targets)))
 
-        batch_sums = [each.sums + self._labeled_sums(learner, batch, progress) for learner, each in enumerate(denoised)]
-        sums = yield Reduce(torch.stack(batch_sums))  # [2, K, D + 1], over ranks
-        assert sums is not None
-        for prototypes, learner_sums in zip(self.prototypes, sums, strict=True):
-            prototypes.move(learner_sums, self.settings.momentum)  # Eq. 12
+        for learner, prototypes in enumerate(self.prototypes):
+            sums = yield Reduce(denoised[learner].sums + self._labeled_sums(learner, batch, progress))  # [K, D + 1]
+            assert sums is not None
+            prototypes.move(sums, self.settings.momentum)  # Eq. 12
 
         decay = warmed_decay(self.settings.decay, progress.step) if self.settings.warmup else self.settings.decay
-        for teacher, student in zip(self.teachers, self.students, strict=True):
+        for teacher, student, each in zip(self.teachers, self.students, denoised, strict=True):
             ema_update(teacher, student, decay, self.settings.buffers)
+            if each.inputs:
+                moments = yield Reduce(torch.cat([*each.inputs]))
+                assert moments is not None
+                move_statistics(teacher, moments)
         yield from self._measures(denoised, batch)
 
     @torch.no_grad()
     def _denoise(self, learner: int, batch: Batch) -> Denoised:
         """Denoise in Algorithm 1: the rectified hard label of every unlabeled image (Eq. 6)."""
-        prediction = self._taught(learner, batch.weak)
+        with watched_inputs(self.teachers[learner], self.settings.buffers == "weak") as inputs:
+            prediction = self._taught(learner, batch.weak)
+        log_p0 = batch.stored.get(self._p0[learner])
         valid = valid_cells(batch.valid, _size(prediction.logits))  # [U, h, w]
         probability = prediction.logits.softmax(1)
-        answer = self._rectified(learner, prediction, batch.stored.get(P0))
+        answer = self._rectified(learner, prediction, log_p0)
         own = prediction_label(prediction.logits, valid)
         sums = class_sums(prediction.features, own, prediction.logits.shape[1]).sum(0)
-        before = batch.stored[P0].argmax(1) if P0 in batch.stored else own
-        flipped = ((answer.argmax(1) != before) & valid).sum()
-        return Denoised(hard_label(answer, batch.valid, self.settings.threshold), sums, probability, flipped)
+        before = own if log_p0 is None else log_p0.argmax(1)
+        flipped = ((answer.argmax(1) != before) & valid).to(sums.dtype).mean()
+        return Denoised(hard_label(answer, batch.valid, self.settings.threshold), sums, probability, flipped, inputs)
 
     def _rectified(self, learner: int, prediction: Prediction, log_p0: Tensor | None) -> Tensor:
         """omega * p0, normalized over classes, [U, K, h, w]; without a confidence, the source itself."""
@@ -223,34 +220,19 @@ class RobustMutualLearning(Method):
         """The coupling index and what rectification does."""
         one, other = denoised
         apart = total_variation(one.probability, other.probability)  # [U, h, w]
-        cells = torch.ones_like(apart).sum()
-        yield Measure("coupling/total_variation", apart.sum(), cells)
-        yield Measure("rectification/flipped", (one.flipped + other.flipped) / 2, cells)
+        yield Measure("coupling/total_variation", apart.sum(), torch.ones_like(apart).sum())
+        flipped = torch.stack([one.flipped, other.flipped])
+        yield Measure("rectification/flipped", flipped.sum(), torch.ones_like(flipped).sum())
         agree = ((one.label == other.label) & batch.valid).sum()
         yield Measure("coupling/same_label", agree, batch.valid.sum())
 
-    def baseline_learners(self) -> list[tuple[str, ...]]:
-        """One baseline for all; without any noise the learners would stay identical, so each gets its own."""
-        one, other = ("student_1", "teacher_1"), ("student_2", "teacher_2")
-        return [one, other] if self._noiseless else [one + other]
-
     @property
-    def _noiseless(self) -> bool:
+    def noisy(self) -> bool:
         settings = self.settings
-        return not settings.photometric and settings.dropout == 0 and settings.stochastic_depth == 1
+        return settings.photometric or settings.dropout > 0 or settings.stochastic_depth < 1
 
-    @torch.no_grad()
     def start_stage(self, stage: int) -> None:
-        """Later stages: both networks of a learner start from its teacher's last weights."""
-        if stage == 0 and self._noiseless and _same_weights(*self.students):
-            raise ConfigError(
-                "both learners start from the same weights and get no noise, so they would stay identical",
-                where="photometric, dropout, stochastic_depth",
-                fix="one of these noises, or leave --baseline away: two baselines are then trained",
-            )
-        if stage > 0:
-            for student, teacher in zip(self.students, self.teachers, strict=True):
-                student.load_state_dict(teacher.state_dict())
+        self.start_learners(stage)
         for prototypes in self.prototypes:
             prototypes.clear()
         self.pixel_count.zero_()
@@ -259,22 +241,34 @@ class RobustMutualLearning(Method):
     def sweep(self, images: Tensor, label: Tensor | None) -> dict[str, Tensor]:
         """One batch of the pass before a stage: p0 for the store, features for the prototypes (Eq. 11)."""
         predictions = [teacher(images) for teacher in self.teachers]
-        size = _size(predictions[0].logits)
-        coarse = None if label is None else coarse_label(label, size)
         for prototypes, prediction in zip(self.prototypes, predictions, strict=True):
+            coarse = None if label is None else coarse_label(label, _size(prediction.logits))
             prototypes.collect(prediction.features, prediction.logits.argmax(1), coarse)
         if label is not None:
             classes = torch.arange(len(self.pixel_count), device=label.device)
             self.pixel_count += (label.flatten()[None] == classes[:, None]).sum(1)
-        return {P0: mean_log_probability([prediction.logits for prediction in predictions])}
+        last = predictions if self.swept == self.teachers else [network(images) for network in self.swept]
+        logits: dict[str, list[Tensor]] = {}
+        for name, prediction in zip(self._p0, last, strict=True):
+            logits.setdefault(name, []).append(prediction.logits)  # both under one name: p0 is their mean
+        return {name: mean_log_probability(each) for name, each in logits.items()}
+
+    def stored_strides(self) -> dict[str, int]:
+        return {name: student.stride for name, student in zip(self._p0, self.students, strict=True)}
 
     def finish_sweep(self) -> None:
         for prototypes in self.prototypes:
             prototypes.settle()
+        self.finish_learners()
 
-
-def _same_weights(one: SegmentationNetwork, other: SegmentationNetwork) -> bool:
-    return all(torch.equal(*pair) for pair in zip(one.parameters(), other.parameters(), strict=True))
+    def _check(self, settings: RMLSettings) -> None:
+        one, other = self.students
+        if settings.p0 == "shared" and one.stride != other.stride:
+            what = f"networks of stride {one.stride} and {other.stride} cannot share p0"
+            raise ConfigError(what, where="settings.p0", fix="own, or auto")
+        if settings.buffers == "weak" and settings.coupling == "direct":
+            what = "in direct coupling the teachers see no weak images to take their statistics from"
+            raise ConfigError(what, where="settings.buffers", fix="copied or averaged, or another settings.coupling")
 
 
 def _size(maps: Tensor) -> tuple[int, int]:

@@ -60,12 +60,12 @@ class Engine:
         device: torch.device,
         precision: Precision = "fp32",
         world: World | None = None,
-        clip: float | None = None,
+        clip: Mapping[str, float] | None = None,
     ) -> None:
         self.method, self.optimizers = method, optimizers
         self.device, self.precision = device, precision
         self.world = world or World()
-        self.clip = clip
+        self.clip = clip or {}  # optimizer name -> largest gradient norm
         self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)  # first step with a non-finite loss
         self.sums: dict[str, Tensor] = {}  # metric name -> [2]: total and count since the last line of metrics
 
@@ -102,8 +102,8 @@ class Engine:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         finite = torch.isfinite(total) & torch.isfinite(norm)
-        if self.clip is not None:
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.clip, norm)
+        if update.optimizer in self.clip:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.clip[update.optimizer], norm)
         optimizer.grad_scale, optimizer.found_inf = None, (~finite).float()  # type: ignore[attr-defined]
         optimizer.step()
         self.bad_step.copy_(torch.where(~finite & (self.bad_step < 0), progress.random.step, self.bad_step))
