@@ -51,7 +51,9 @@ class RMLSettings(MethodSettings):
     threshold: Share = Field(0.0, description="rectified labels below this value are ignored (paper: 0)")
     momentum: Share = Field(0.9999, description="lambda: how much of a prototype stays at each step (paper: 0.9999)")
     stages: PositiveInt = Field(2, description="stages; each recomputes p0 and restarts the schedule (paper: 2)")
-    p0: Literal["auto", "shared", "own"] = Field("auto", description="both teachers' mean, or own; auto: own if unlike")
+    p0: Literal["auto", "shared", "own"] = Field(
+        "auto", description="p0: both teachers' mean (shared) or each learner's own; auto: own where networks differ"
+    )
     restart: Restart = Field("teacher", description="later stages go on from the teachers, or from the baseline again")
     decay: Share = Field(
         0.999, description="alpha: how much of a teacher stays at each step (paper silent; ProDA 0.999)"
@@ -85,9 +87,9 @@ class RobustMutualLearning(LearnerPair):
 
     Zhang et al., CVPR 2022, Algorithm 1. Where the paper is silent: teachers in eval mode, prototypes from the 256-d
     feature before dropout, p0 shared by both learners (the mean of both teachers' softmax at the start of a stage,
-    which is the baseline's in the first one), stages continue from the teachers. Learners may have unlike networks
-    (the paper's DeepLabv2 with SETR): each then has its own p0, and labels cross at the crop's resolution. Deviation:
-    mixing partners come from the same batch (`pairs: independent` is the paper's).
+    which is the baseline's in the first one; `p0: own` is the alternative, and the rule for unlike networks), stages
+    continue from the teachers (or `restart: baseline`). Labels cross at the crop's resolution, so learners may differ
+    in stride. Deviation: mixing partners come from the same batch (`pairs: independent` is the paper's).
     """
 
     Settings: ClassVar = RMLSettings
@@ -208,7 +210,8 @@ class RobustMutualLearning(LearnerPair):
         """Class sums of this step's share of the labeled images: each of them joins every `labeled_every` steps."""
         every = self.settings.labeled_every
         count = -(-len(batch.image) // every)
-        place = progress.step % every + every * torch.arange(count, device=batch.image.device)  # [count]
+        first = (progress.step - batch.image_position[0]) % every  # positions count over all processes
+        place = first + every * torch.arange(count, device=batch.image.device)  # [count]
         there = place < len(batch.image)
         place = place.clamp(max=len(batch.image) - 1)
         prediction = self._taught(learner, batch.image.index_select(0, place))
