@@ -138,7 +138,8 @@ def train(
         flags=flags,
         words=words,
         device=device,
-        init=baseline or init,
+        init=init,
+        baselines=baseline or [],
         resume=resume,
     )
 

@@ -110,6 +110,14 @@ class OptimizerSettings(Section):
     warmup: int = Field(0, ge=0, description="steps of linear warm-up")
 
 
+class LearnerSettings(Section):
+    """Where one learner of a pair differs from the run; see `training/learners.py` for how the parts are joined."""
+
+    network: dict[str, Any] = Field(default_factory=dict, description="its own `network` settings")
+    optimizer: dict[str, Any] = Field(default_factory=dict, description="its own `optimizer` settings")
+    baseline: dict[str, Any] = Field(default_factory=dict, description="its own `baseline` settings")
+
+
 class TrainingSettings(Section):
     steps: PositiveInt = Field(4000, description="optimizer steps")
     batch: PositiveInt = Field(8, description="labeled images per step, over all ranks")
@@ -153,6 +161,10 @@ class Config(Section):
     baseline: dict[str, Any] = Field(
         default_factory=dict,
         description="settings of the supervised baseline that a method starts from, where they differ",
+    )
+    learners: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="learner name -> its own network, optimizer and baseline settings, where learners differ",
     )
     data: DataSettings = DataSettings()
     views: ViewSettings = ViewSettings()

@@ -76,11 +76,11 @@ Init = Annotated[
     Path | None, _option("--init", metavar="RUN", text="Start from the model of this finished run.", panel=_MORE)
 ]
 Baseline = Annotated[
-    Path | None,
+    list[Path] | None,
     _option(
         "--baseline",
         metavar="RUN",
-        text="The supervised run that rml starts from; without it one is trained.",
+        text="The supervised run that rml starts from, or one per learner; without it they are trained.",
         panel=_MORE,
     ),
 ]

@@ -18,6 +18,11 @@ from fewmask.types import Batch, Progress, Step, ViewRequest
 BuildNetwork = Callable[[str], SegmentationNetwork]  # learner name -> freshly initialized network
 
 
+def learner_of(network: str) -> str:
+    """The learner whose architecture a network has: `teacher_2` belongs to `student_2`."""
+    return f"student_{network.rpartition('_')[2]}"
+
+
 class MethodSettings(Section):
     """The model noise that every method can put on its students."""
 
@@ -38,6 +43,7 @@ class Method(nn.Module, ABC):
         tuple[str, ...]
     ]  # networks that are scored; the first ships when there is nothing to choose by
     needs_baseline: ClassVar[bool] = False  # starts from a supervised run, and sweeps over all images before each stage
+    learners: ClassVar[tuple[str, ...]] = ("student_1",)  # networks that train; each may have settings of its own
     ensemble: ClassVar[tuple[str, ...]] = ()  # predictors whose mean softmax is scored, too
 
     def __init__(self, settings: MethodSettings, labeled_loss: LabeledLoss) -> None:
@@ -65,6 +71,10 @@ class Method(nn.Module, ABC):
     def baseline_learners(self) -> list[tuple[str, ...]]:
         """Networks that start from one supervised baseline, for each baseline that has to be trained."""
         return []
+
+    def stored_strides(self) -> dict[str, int]:
+        """Names of the maps that a sweep stores -> the stride at which a batch gets them."""
+        return {}
 
     def start_stage(self, stage: int) -> None:
         """Set the networks up for a stage, before its sweep."""

@@ -61,13 +61,13 @@ class Engine:
         device: torch.device,
         precision: Precision = "fp32",
         world: World | None = None,
-        clip: float | None = None,
+        clip: Mapping[str, float] | None = None,
         lanes: int = 0,
     ) -> None:
         self.method, self.optimizers = method, optimizers
         self.device, self.precision = device, precision
         self.world = world or World()
-        self.clip = clip
+        self.clip = clip or {}  # optimizer name -> largest gradient norm
         self.lanes = Lanes(lanes, device)
         self.found: list[tuple[str, Tensor, Tensor]] = []  # this step's metrics: name, total, count
         self.finite: list[Tensor] = []  # a flag of each of its updates
@@ -118,8 +118,8 @@ class Engine:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         finite = torch.isfinite(total) & torch.isfinite(norm)
-        if self.clip is not None:
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.clip, norm)
+        if update.optimizer in self.clip:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.clip[update.optimizer], norm)
         optimizer.grad_scale, optimizer.found_inf = None, (~finite).float()  # type: ignore[attr-defined]
         optimizer.step()
         self.finite.append(finite)

@@ -102,11 +102,19 @@ def _raise_if_not_finite(session: Session) -> None:
 
 def _log(session: Session, folder: RunFolder, observer: Observer, done: int) -> None:
     values = session.engine.flush()
-    training, settings = session.config.training, session.config.optimizer
-    rate = settings.lr * rate_factor(settings, (done - 1) % training.steps, training.steps)
     if session.world.main:
-        folder.append_metrics({"step": done, **values, "lr": rate})
+        folder.append_metrics({"step": done, **values, **_rates(session, done - 1)})
         observer.metrics(done, session.total_steps, values)
+
+
+def _rates(session: Session, step: int) -> dict[str, float]:
+    """The backbone's learning rate at `step`; a column per learner where their optimizers differ."""
+    steps, settings = session.config.training.steps, session.stepper.optimizers
+    rates = {name: each.lr * rate_factor(each, step % steps, steps) for name, each in settings.items()}
+    first, *others = settings
+    if all(settings[name] == settings[first] for name in others):
+        return {"lr": rates[first]}
+    return {f"{name}/lr": rate for name, rate in rates.items()}
 
 
 def _validate(session: Session, folder: RunFolder, observer: Observer, done: int) -> None:

@@ -22,6 +22,7 @@ from fewmask.networks.build import build_network
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.distributed import World, check_divisible, sync_batch_norms
 from fewmask.training.engine import Engine, choose_precision, set_tf32
+from fewmask.training.learners import learner_config, optimizer_settings
 from fewmask.training.observer import Observer
 from fewmask.training.optimizers import build_optimizer
 from fewmask.training.stepper import Stepper
@@ -127,9 +128,11 @@ def build_session(
 
 
 def build_engine(config: Config, method: Method, device: torch.device, world: World) -> Engine:
-    optimizers = {name: build_optimizer(network, config.optimizer) for name, network in method.trained().items()}
+    settings = optimizer_settings(config, method.trained())
+    optimizers = {name: build_optimizer(network, settings[name]) for name, network in method.trained().items()}
     precision = choose_precision(config.training.precision, device)
-    return Engine(method, optimizers, device=device, precision=precision, world=world, clip=config.optimizer.clip)
+    clip = {name: each.clip for name, each in settings.items() if each.clip is not None}
+    return Engine(method, optimizers, device=device, precision=precision, world=world, clip=clip)
 
 
 def build_maker(
@@ -154,7 +157,7 @@ def build_maker(
         dtype=next(network.parameters()).dtype,
         num_classes=network.num_classes,
         maps=maps,
-        stride=network.stride,
+        strides=engine.method.stored_strides(),
     )
 
 
@@ -165,7 +168,13 @@ def _unlabeled_batch(config: Config) -> int:
 def build_method(config: Config, dataset: Dataset, stores: Stores) -> Method:
     def build(learner: str) -> SegmentationNetwork:
         seed = zlib.crc32(f"{config.seed}/{learner}".encode())
-        return build_network(config.network, num_classes=len(dataset.classes), channels=stores.channels, seed=seed)
+        settings = learner_config(config, learner).network
+        try:
+            return build_network(settings, num_classes=len(dataset.classes), channels=stores.channels, seed=seed)
+        except ConfigError as error:
+            if learner not in config.learners:
+                raise
+            raise ConfigError(error.what, where=f"{error.where} of {learner}", fix=error.fix) from None
 
     loss = LabeledLoss(config.loss, _class_weights(config, len(dataset.classes), stores.labels))
     return create_method(config.method, config.settings, build, loss)
