@@ -33,6 +33,7 @@ class Prototypes(nn.Module):
 
     center: Tensor  # [K, D] eta
     known: Tensor  # [K] bool
+    start: Tensor  # [K, D] the centers after the last sweep, which a resumed stage repeats
     predicted: Tensor  # [K, D + 1] sums over images of per-image class means, and the number of images
     predicted_pixels: Tensor  # [K]
     labeled: Tensor  # [K, D + 1] the same from labeled truth
@@ -41,6 +42,7 @@ class Prototypes(nn.Module):
         super().__init__()
         self.register_buffer("center", torch.zeros(num_classes, channels))
         self.register_buffer("known", torch.zeros(num_classes, dtype=torch.bool))
+        self.register_buffer("start", torch.zeros(num_classes, channels), persistent=False)
         for name in ("predicted", "labeled"):
             self.register_buffer(name, torch.zeros(num_classes, channels + 1), persistent=False)
         self.register_buffer("predicted_pixels", torch.zeros(num_classes), persistent=False)
@@ -67,6 +69,7 @@ class Prototypes(nn.Module):
         sums = torch.where(seen[:, None] & (self.predicted[:, -1:] > 0), self.predicted, self.labeled)
         self.center.copy_(sums[:, :-1] / sums[:, -1:].clamp(min=1))
         self.known.copy_(sums[:, -1] > 0)
+        self.start.copy_(self.center)
 
     @torch.no_grad()
     def move(self, sums: Tensor, momentum: float) -> None:
@@ -76,6 +79,14 @@ class Prototypes(nn.Module):
         moved = torch.where(self.known[:, None], torch.lerp(batch, self.center, momentum), batch)
         self.center.copy_(torch.where(count > 0, moved, self.center))
         self.known.logical_or_(count[:, 0] > 0)
+
+    @torch.no_grad()
+    def drift(self) -> Tensor:
+        """||eta - start|| / ||start||, the mean over the classes that the sweep found, []."""
+        length = self.start.norm(dim=1)  # [K]
+        found = length > 0
+        moved = (self.center - self.start).norm(dim=1) / length.where(found, 1.0)
+        return moved.where(found, 0.0).sum() / found.sum().clamp(min=1)
 
 
 def _image_means(sums: Tensor, fewest: int = FEWEST_PIXELS) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -12,9 +13,9 @@ from fewmask.learning.ema import Buffers, ema_update, teacher_of, warmed_decay
 from fewmask.learning.losses import LabeledLoss, cross_entropy
 from fewmask.learning.pseudo_labels import pseudo_label
 from fewmask.learning.schedules import ramped
-from fewmask.methods.method import BuildNetwork, Method, MethodSettings
+from fewmask.methods.method import BuildNetwork, Method, MethodSettings, PseudoLabels
 from fewmask.networks.segmentation import SegmentationNetwork
-from fewmask.types import Batch, Measure, Progress, Step, Update, ViewRequest
+from fewmask.types import IGNORE, Batch, Measure, Progress, Step, Update, ViewRequest
 from fewmask.views.mixing import paste
 
 
@@ -79,3 +80,8 @@ class MeanTeacher(Method):
         decay = warmed_decay(settings.decay, progress.step) if settings.warmup else settings.decay
         ema_update(self.teacher_1, self.student_1, decay, settings.buffers)
         yield Measure("trusted", trusted.sum(), torch.ones_like(trusted).sum())
+
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch) -> Sequence[PseudoLabels]:
+        label, confidence = pseudo_label(self.teacher_1(batch.weak).logits, batch.valid)  # [U, H, W] each
+        return [PseudoLabels("teacher_1", label.where(confidence >= self.settings.threshold, IGNORE))]

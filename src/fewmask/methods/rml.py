@@ -21,7 +21,7 @@ from fewmask.learning.rectification import (
     rectified,
     total_variation,
 )
-from fewmask.methods.method import BuildNetwork, Method, MethodSettings
+from fewmask.methods.method import BuildNetwork, Method, MethodSettings, PseudoLabels
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.types import IGNORE, Batch, Loss, Measure, Prediction, Progress, Reduce, Step, Update, ViewRequest
 from fewmask.views.mixing import paste
@@ -73,7 +73,6 @@ class Denoised(NamedTuple):
     label: Tensor  # [U, H, W]
     sums: Tensor  # [K, D + 1] class sums of its features
     probability: Tensor  # [U, K, h, w] its own softmax
-    flipped: Tensor  # [] feature cells whose label rectification changed
 
 
 class RobustMutualLearning(Method):
@@ -152,7 +151,9 @@ class RobustMutualLearning(Method):
         decay = warmed_decay(self.settings.decay, progress.step) if self.settings.warmup else self.settings.decay
         for teacher, student in zip(self.teachers, self.students, strict=True):
             ema_update(teacher, student, decay, self.settings.buffers)
-        yield from self._measures(denoised, batch)
+        one, other = (each.probability for each in denoised)
+        apart = total_variation(one, other)  # [U, h, w]
+        yield Measure("coupling/total_variation", apart.sum(), torch.ones_like(apart).sum())
 
     @torch.no_grad()
     def _denoise(self, learner: int, batch: Batch) -> Denoised:
@@ -163,26 +164,26 @@ class RobustMutualLearning(Method):
         answer = self._rectified(learner, prediction, batch.stored.get(P0))
         own = prediction_label(prediction.logits, valid)
         sums = class_sums(prediction.features, own, prediction.logits.shape[1]).sum(0)
-        before = batch.stored[P0].argmax(1) if P0 in batch.stored else own
-        flipped = ((answer.argmax(1) != before) & valid).sum()
-        return Denoised(hard_label(answer, batch.valid, self.settings.threshold), sums, probability, flipped)
+        return Denoised(hard_label(answer, batch.valid, self.settings.threshold), sums, probability)
 
     def _rectified(self, learner: int, prediction: Prediction, log_p0: Tensor | None) -> Tensor:
         """omega * p0, normalized over classes, [U, K, h, w]; without a confidence, the source itself."""
-        settings = self.settings
-        log_softmax = prediction.logits.log_softmax(1)
-        if settings.confidence == "none" or log_p0 is None:
-            return log_softmax.exp()  # Eq. 4
-        if settings.confidence == "static":
+        if self.settings.confidence == "none" or log_p0 is None:
+            return prediction.logits.softmax(1)  # Eq. 4
+        if self.settings.confidence == "static":
             return log_p0.exp()
-        if settings.confidence == "softmax":
-            return rectified(log_p0, log_softmax)
+        return rectified(log_p0, self._log_confidence(learner, prediction))
+
+    def _log_confidence(self, learner: int, prediction: Prediction) -> Tensor:
+        """log omega, [U, K, h, w]: from the prototypes (Eq. 10), or the network's own softmax (supplement)."""
+        settings = self.settings
+        if settings.confidence != "prototypes":
+            return prediction.logits.log_softmax(1)
         prototypes = self.prototypes[learner]
         prior = self.pixel_count / self.pixel_count.sum().clamp(min=1) if settings.prior == "pixel_count" else None
-        confidence = prototype_confidence(
+        return prototype_confidence(
             prediction.features, prototypes.center, prototypes.known, temperature=settings.temperature, prior=prior
         )
-        return rectified(log_p0, confidence)
 
     def _taught(self, learner: int, images: Tensor) -> Prediction:
         """The prediction that pseudo labels come from: the mean teacher's, or in direct coupling the student's own."""
@@ -219,15 +220,23 @@ class RobustMutualLearning(Method):
         own = prediction_label(prediction.logits, known & there[:, None, None])
         return class_sums(prediction.features, own, prediction.logits.shape[1]).sum(0)
 
-    def _measures(self, denoised: Sequence[Denoised], batch: Batch) -> Step:
-        """The coupling index and what rectification does."""
-        one, other = denoised
-        apart = total_variation(one.probability, other.probability)  # [U, h, w]
-        cells = torch.ones_like(apart).sum()
-        yield Measure("coupling/total_variation", apart.sum(), cells)
-        yield Measure("rectification/flipped", (one.flipped + other.flipped) / 2, cells)
-        agree = ((one.label == other.label) & batch.valid).sum()
-        yield Measure("coupling/same_label", agree, batch.valid.sum())
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch) -> Sequence[PseudoLabels]:
+        """Denoise once more, with what rectification started from."""
+        return [self._pseudo_labels(learner, batch) for learner in (0, 1)]
+
+    def _pseudo_labels(self, learner: int, batch: Batch) -> PseudoLabels:
+        settings, log_p0 = self.settings, batch.stored.get(P0)
+        prediction = self._taught(learner, batch.weak)
+        answer = self._rectified(learner, prediction, log_p0)
+        weighs = log_p0 is not None and settings.confidence in ("prototypes", "softmax")
+        return PseudoLabels(
+            source=f"{'student' if settings.coupling == 'direct' else 'teacher'}_{learner + 1}",
+            label=hard_label(answer, batch.valid, settings.threshold),
+            before=None if log_p0 is None else hard_label(log_p0.exp(), batch.valid),
+            weight=self._log_confidence(learner, prediction).amax(1).exp() if weighs else None,
+            drift=self.prototypes[learner].drift(),
+        )
 
     def baseline_learners(self) -> list[tuple[str, ...]]:
         """One baseline for all; without any noise the learners would stay identical, so each gets its own."""
