@@ -224,6 +224,35 @@ def test_coupling_is_measured():
     assert (apart.total / apart.count).item() == pytest.approx(0.5 * (one - other).abs().sum(1).mean().item())
 
 
+def test_diagnostics_see_what_is_taught():
+    """The labels of Algorithm 1, the labels of p0 alone, and the largest weight, each by a loop over pixels."""
+    method, batch = method_of(), batch_of()
+    for learner, found in enumerate(method.pseudo_labels(batch)):
+        teacher, center = method.teachers[learner], method.prototypes[learner].center
+        assert found.source == f"teacher_{learner + 1}"
+        assert np.array_equal(found.label.numpy(), denoise_by_loop(teacher, center, batch)[0])
+        for n, y, x in np.ndindex(2, SIZE, SIZE):
+            soft = batch.stored[P0][n, :, y, x].numpy()
+            assert found.before[n, y, x] == (soft.argmax() if batch.valid[n, y, x] else IGNORE)
+            feature = teacher.embed.detach().numpy() @ batch.weak[n, :, y, x].numpy()
+            weight = np.exp([-np.linalg.norm(feature - each) for each in center.numpy()])
+            assert found.weight[n, y, x].item() == pytest.approx(weight.max() / weight.sum(), abs=1e-6)
+
+
+@pytest.mark.parametrize(("confidence", "weighs"), [("softmax", True), ("static", False), ("none", False)])
+def test_diagnostics_of_other_confidences(confidence: str, weighs: bool):
+    method, batch = method_of(confidence=confidence, coupling="direct"), batch_of()
+    found = method.pseudo_labels(batch)[1]
+    assert found.source == "student_2"
+    assert torch.equal(found.label, method._denoise(1, batch).label)
+    assert torch.equal(found.label, found.before) == (confidence == "static")
+    if weighs:
+        own = method.student_2(batch.weak).logits.softmax(1).amax(1)
+        torch.testing.assert_close(found.weight, own.to(found.weight.dtype))
+    else:
+        assert found.weight is None
+
+
 def test_without_noise_each_learner_needs_its_own_baseline():
     quiet = method_of(photometric=False)
     assert quiet.baseline_learners() == [("student_1", "teacher_1"), ("student_2", "teacher_2")]
