@@ -125,7 +125,7 @@ class TrainingSettings(Section):
     diagnose_every: int = Field(
         100,
         ge=0,
-        description="steps between looks at the pseudo labels, against hidden masks where there are; 0: never",
+        description="steps between looks at the pseudo labels, against hidden masks where there are any; 0: never",
     )
     check_every: PositiveInt = Field(50, description="steps between looks at the non-finite flag")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
