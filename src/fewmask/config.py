@@ -130,6 +130,11 @@ class TrainingSettings(Section):
     )
     capture: bool = Field(True, description="on CUDA, run the whole step as one captured graph")
     log_every: PositiveInt = Field(50, description="steps between lines of metrics.jsonl")
+    diagnose_every: int = Field(
+        100,
+        ge=0,
+        description="steps between looks at the pseudo labels, against hidden masks where there are any; 0: never",
+    )
     check_every: PositiveInt = Field(50, description="steps between looks at the non-finite flag")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
     keep: PositiveInt = Field(2, description="checkpoints kept, newest first")

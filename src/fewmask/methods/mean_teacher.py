@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -13,9 +14,9 @@ from fewmask.learning.losses import LabeledLoss, cross_entropy
 from fewmask.learning.pseudo_labels import pseudo_label
 from fewmask.learning.schedules import ramped
 from fewmask.learning.statistics import move_statistics, watched_inputs
-from fewmask.methods.method import BuildNetwork, Method, MethodSettings
+from fewmask.methods.method import BuildNetwork, Method, MethodSettings, PseudoLabels
 from fewmask.networks.segmentation import SegmentationNetwork
-from fewmask.types import Batch, Measure, Progress, Reduce, Step, Update, ViewRequest
+from fewmask.types import IGNORE, Batch, Measure, Progress, Reduce, Step, Update, ViewRequest
 from fewmask.views.mixing import paste
 
 
@@ -84,3 +85,8 @@ class MeanTeacher(Method):
             assert moments is not None
             move_statistics(self.teacher_1, moments)
         yield Measure("trusted", trusted.sum(), torch.ones_like(trusted).sum())
+
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch) -> Sequence[PseudoLabels]:
+        label, confidence = pseudo_label(self.teacher_1(batch.weak).logits, batch.valid)  # [U, H, W] each
+        return [PseudoLabels("teacher_1", label.where(confidence >= self.settings.threshold, IGNORE))]

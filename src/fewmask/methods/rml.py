@@ -13,7 +13,15 @@ from fewmask.config import Share
 from fewmask.errors import ConfigError
 from fewmask.learning.ema import Buffers, ema_update, warmed_decay
 from fewmask.learning.losses import LabeledLoss, cross_entropies
-from fewmask.learning.prototypes import Prototypes, class_sums, coarse_label, prediction_label, valid_cells
+from fewmask.learning.prototypes import (
+    Joining,
+    Prototypes,
+    class_sums,
+    coarse_label,
+    joining_images,
+    prediction_label,
+    valid_cells,
+)
 from fewmask.learning.rectification import (
     hard_label,
     mean_log_probability,
@@ -25,7 +33,6 @@ from fewmask.learning.statistics import move_statistics, watched_inputs
 from fewmask.methods.method import BuildNetwork, MethodSettings, PseudoLabels
 from fewmask.methods.pair import LearnerPair, Restart, alike
 from fewmask.types import (
-    IGNORE,
     Batch,
     Join,
     Lane,
@@ -94,13 +101,6 @@ class Denoised(NamedTuple):
     inputs: Sequence[Tensor] = ()  # moments of what its BatchNorm layers were fed, where `buffers: weak` wants them
 
 
-class Joining(NamedTuple):
-    """Labeled images whose features join the prototypes in this step; the teachers see them with the unlabeled ones."""
-
-    image: Tensor  # [J, C, H, W]
-    known: Tensor  # [J, H, W] bool, False where the label is ignored
-
-
 class RobustMutualLearning(LearnerPair):
     """L_i = H(y, h_i(x_l)) + sum_j H(y_j, h_i(noise(x_u))), y_j = argmax_k omega_k * p0_k of teacher j (Eqs. 1, 5, 6).
 
@@ -145,7 +145,7 @@ class RobustMutualLearning(LearnerPair):
 
     def step(self, batch: Batch, progress: Progress) -> Step:
         """Algorithm 1, one iteration."""
-        joining = self._joining(batch, progress)
+        joining = joining_images(batch, progress.step, self.settings.labeled_every)
         denoised = []
         for learner in (0, 1):
             yield Lane(learner)
@@ -233,17 +233,6 @@ class RobustMutualLearning(LearnerPair):
         losses = cross_entropies(logits, targets)  # Eq. 3, Eq. 5
         terms = Loss(tuple(term for loss in losses for term in loss.named("unlabeled").terms))
         return self.settings.unlabeled_weight * share * terms
-
-    def _joining(self, batch: Batch, progress: Progress) -> Joining:
-        """This step's share of the labeled images: each of them joins the prototypes every `labeled_every` steps."""
-        every = self.settings.labeled_every
-        count = -(-len(batch.image) // every)
-        first = (progress.step - batch.image_position[0]) % every  # positions count over all processes
-        place = first + every * torch.arange(count, device=batch.image.device)  # [J]
-        there = place < len(batch.image)
-        place = place.clamp(max=len(batch.image) - 1)
-        known = (batch.label.index_select(0, place) != IGNORE) & there[:, None, None]
-        return Joining(batch.image.index_select(0, place), known)
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch) -> Sequence[PseudoLabels]:
