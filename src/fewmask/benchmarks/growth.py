@@ -58,7 +58,7 @@ def measure_growth(sizes: Sequence[int], *, device: torch.device, steps: int, ob
         root = Path(folder) / "data"
         _write_labeled(root)
         for _ in growing(root / "unlabeled", sizes):
-            rows.append(_measure(root, Path(folder) / "run", device=device, steps=steps, observer=observer))
+            rows.append(_measure(root, Path(folder) / "run", device=device, steps=steps))
             observer.say(", ".join(f"{name} {value:.6g}" for name, value in asdict(rows[-1]).items()))
             release(device)
     return {
@@ -81,8 +81,8 @@ def growing(folder: Path, sizes: Sequence[int]) -> Iterator[int]:
         yield size
 
 
-def _measure(root: Path, out: Path, *, device: torch.device, steps: int, observer: Observer) -> Row:
-    config = _config(root)
+def _measure(root: Path, out: Path, *, device: torch.device, steps: int) -> Row:
+    config, observer = _config(root), Observer()  # nobody needs to hear about the miniature
     began = time.perf_counter()
     session = _read(config, device, observer)
     read = time.perf_counter()
