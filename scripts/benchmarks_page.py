@@ -28,7 +28,7 @@ layers that nobody can leave out: three forward passes' worth for both students 
 both teachers on unlabeled images. *Batch alone* is what the making of the views would take by itself. *Research style*
 is `src/fewmask/benchmarks/reference_step.py`: the same method with two unlabeled batches, separate forward passes,
 networks one after the other, the same precision, no capture, and its views made beforehand. *Independent pairs* is our
-step with as many unlabeled images as that. Times are medians.
+step with as many unlabeled images as that. Times are medians; `training.precision=fp32` measures both in fp32.
 """
 Result = dict[str, Any]
 

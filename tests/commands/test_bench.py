@@ -75,6 +75,12 @@ def test_only_the_papers_method_is_timed(fewmask):
     assert (result.code, "method=rml" in result.err) == (2, True)
 
 
+@pytest.mark.parametrize("word", ["photometric=false", "cutmix=false", "training.precision=fp64"])
+def test_what_cannot_be_compared_is_said_first(fewmask, word: str):
+    result = fewmask("bench", "step", "--preset", "camvid", "--reference", "--device", "cpu", word)
+    assert (result.code, "--reference" in result.err) == (2, True)
+
+
 def test_predict_whole_and_in_tiles(fewmask):
     for tile in ((), ("--tile", 16)):
         (measured,) = bench(fewmask, "predict", "--preset", "camvid", "--steps", 1, *tile, *TINY)
@@ -116,6 +122,11 @@ def test_growth(fewmask, tmp_path: Path):
     assert Image.open(picture).size[0] > 1000
 
 
-def test_what_growth_does_not_take(fewmask):
-    assert fewmask("bench", "data", "--picture", "p.png").code == 2
-    assert fewmask("bench", "data", "--growth", "training.batch=2").code == 2
+@pytest.mark.parametrize(
+    "words",
+    [("--picture", "p.png"), ("--growth", "--picture", "p.txt"), ("--growth", "training.batch=2"), ("--out", "no/f")],
+)
+def test_what_would_fail_after_minutes_fails_at_once(fewmask, words: tuple[str, ...]):
+    result = fewmask("bench", "data", *words)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error:")

@@ -25,7 +25,7 @@ def draw_growth(result: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(11, 3.2), layout="constrained")
     for axes, (title, unit, lines) in zip(figure.subplots(1, len(_PANELS)), _PANELS, strict=True):
         _draw_panel(axes, result["rows"], lines)
-        axes.set_title(title, loc="left", fontsize=10, fontweight="semibold")
+        axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
         axes.set_title(unit, loc="right", fontsize=9, alpha=0.75)
     figure.suptitle(f"{result['machine']}, {result['date']}", fontsize=9, alpha=0.75)
     figure.savefig(path, dpi=150)
@@ -36,6 +36,8 @@ def _draw_panel(axes: Any, rows: Sequence[Mapping[str, float]], lines: Sequence[
     for (key, label), color in zip(lines, PALETTE, strict=False):
         axes.plot(sizes, [row[key] for row in rows], color=color, linewidth=2, marker="o", markersize=4, label=label)
     axes.set_xscale("log")
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.set_xlabel("unlabeled images", fontsize=9, alpha=0.75)
     axes.grid(axis="y", alpha=0.15)

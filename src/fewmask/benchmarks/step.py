@@ -22,6 +22,7 @@ from fewmask.benchmarks.timing import (
 )
 from fewmask.benchmarks.workloads import LABELED, UNLABELED, benchmark_session, workload_of
 from fewmask.config import Config, OptimizerSettings
+from fewmask.errors import ConfigError
 from fewmask.learning.ema import teacher_of
 from fewmask.methods.rml import P0, RMLSettings
 from fewmask.networks.build import build_network
@@ -53,6 +54,8 @@ def measure_step(
     config: Config, *, device: torch.device, steps: int, reference: bool, observer: Observer
 ) -> dict[str, Any]:
     """One object for the JSON; what was not measured is None."""
+    if reference:
+        require_comparable(config)
     rate = matrix_tflops(device)
     ours = measure_session(config, device=device, steps=steps, observer=observer)
     beside = _beside(config, device=device, steps=steps, observer=observer) if reference else {}
@@ -82,6 +85,17 @@ def measure_step(
         "captured": ours.captured,
         "images": [LABELED, UNLABELED],
     }
+
+
+def require_comparable(config: Config) -> None:
+    """The reference is the paper's method; without its noise there is nothing to set beside it."""
+    settings = read_section(RMLSettings, config.settings, where="settings of method rml")
+    if not (settings.photometric and settings.cutmix) or config.training.precision == "fp64":
+        raise ConfigError(
+            "the reference step has strong views and mixed images, in bf16 or fp32",
+            where="--reference",
+            fix="photometric=true cutmix=true training.precision=fp32, or no --reference",
+        )
 
 
 def unlabeled_batch(config: Config) -> int:

@@ -13,6 +13,8 @@ import typer
 from fewmask.commands import options
 from fewmask.errors import ConfigError
 
+_PICTURES = (".png", ".svg", ".pdf")
+
 app = typer.Typer(no_args_is_help=True)
 
 
@@ -33,6 +35,7 @@ def step(
     from fewmask.console import ConsoleObserver
     from fewmask.training.engine import choose_device
 
+    _require_folder(out)
     configs = [benchmark_config(name, words or []) for name in preset]
     for config in configs:
         workload_of(config)  # what is wrong with the last preset is said before the first is measured
@@ -64,6 +67,7 @@ def predict(
     from fewmask.benchmarks.workloads import benchmark_config
     from fewmask.training.engine import choose_device
 
+    _require_folder(out)
     configs = [benchmark_config(name, words or []) for name in preset]
     target = choose_device(device)
     named = {"preset": preset, "model": model and model.name, "tile": tile, "steps": steps, "device": device}
@@ -93,8 +97,11 @@ def data(
     from fewmask.console import ConsoleObserver
     from fewmask.training.engine import choose_device
 
-    if picture and not growth:
-        raise ConfigError("only --growth draws a picture", where="--picture", fix="--growth --picture FILE")
+    _require_folder(out)
+    _require_folder(picture)
+    if picture and not (growth and picture.suffix in _PICTURES):
+        fix = f"--growth --picture FILE, which ends in {', '.join(_PICTURES)}"
+        raise ConfigError(f"{picture} cannot be drawn", where="--picture", fix=fix)
     if growth and words:
         raise ConfigError("--growth has a session of its own", where=" ".join(words), fix="no settings beside --growth")
     target, measured = choose_device(device), {"steps": steps, "device": device}
@@ -118,6 +125,12 @@ def data(
 
         draw_growth(results[0], picture)
     return _hand_over(results, as_json, out)
+
+
+def _require_folder(file: Path | None) -> None:
+    """Said before minutes of measuring, not after."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise ConfigError("there is no folder for this file", where=str(file), fix="a file in a folder that exists")
 
 
 def _hand_over(results: list[dict[str, Any]], as_json: bool, out: Path | None) -> int:
