@@ -84,7 +84,7 @@ def test_labels_cross_at_crop_resolution_from_each_teachers_own_p0():
     soft = [batch.stored[f"{P0}_1"].exp().numpy(), enlarged(batch.stored[f"{P0}_2"].exp().numpy())]
     labels = [np.where(batch.valid.numpy(), each.argmax(1), IGNORE) for each in soft]
     for learner in (0, 1):
-        assert np.array_equal(method._denoise(learner, batch).label.numpy(), labels[learner])
+        assert np.array_equal(method.pseudo_labels(batch)[learner].label.numpy(), labels[learner])
     assert not np.array_equal(*labels)
     updates = {
         each.optimizer: each.loss for each in requests(method, batch, make_progress()) if isinstance(each, Update)
@@ -113,7 +113,7 @@ def test_rectification_stays_with_each_learner():
     distance = np.linalg.norm(features[:, None] - center[None, :, :, None, None], axis=2)  # [2, K, 2, 2]
     weight = np.exp(-distance) / np.exp(-distance).sum(1, keepdims=True) * batch.stored[f"{P0}_2"].exp().numpy()
     expected = enlarged(weight / weight.sum(1, keepdims=True)).argmax(1)
-    assert np.array_equal(method._denoise(1, batch).label.numpy(), np.where(batch.valid.numpy(), expected, IGNORE))
+    assert np.array_equal(method.pseudo_labels(batch)[1].label.numpy(), np.where(batch.valid.numpy(), expected, IGNORE))
 
 
 def test_a_step_moves_prototypes_of_either_width_and_compares_at_the_finer_stride():
@@ -229,7 +229,7 @@ def test_weak_statistics_are_those_of_the_weak_images(name: str):
     assert len(expected) > 5
     before = teacher(batch.weak).logits
     step = method.step(batch, make_progress())
-    assert isinstance(next(step), Update)  # labels were made, and nothing has moved yet
+    assert any(isinstance(request, Update) for request in step)  # labels were made, and nothing has moved yet
     assert torch.equal(teacher(batch.weak).logits, before)
     make_engine(method).step(batch, make_progress())
     for layer, (mean, variance) in expected.items():
@@ -242,7 +242,7 @@ def test_weak_statistics_are_those_of_the_weak_images(name: str):
 def test_weak_statistics_make_the_labels_that_copied_ones_would_make():
     """The step that moves them answers with the statistics from before, as sweeps and evaluation do."""
     batch = make_batch()
-    labels = [make_method("rml", buffers=buffers)._denoise(0, batch).label for buffers in ("weak", "copied")]
+    labels = [make_method("rml", buffers=buffers).pseudo_labels(batch)[0].label for buffers in ("weak", "copied")]
     assert torch.equal(*labels)
 
 

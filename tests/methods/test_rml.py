@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fewmask.config import LossSettings
 from fewmask.errors import ConfigError
 from fewmask.learning.losses import LabeledLoss
+from fewmask.learning.prototypes import joining_images
 from fewmask.methods.rml import P0, RMLSettings, RobustMutualLearning
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.engine import Engine
@@ -244,7 +245,7 @@ def test_diagnostics_of_other_confidences(confidence: str, weighs: bool):
     method, batch = method_of(confidence=confidence, coupling="direct"), batch_of()
     found = method.pseudo_labels(batch)[1]
     assert found.source == "student_2"
-    assert torch.equal(found.label, method._denoise(1, batch).label)
+    assert torch.equal(found.label, method._denoise(1, batch, joining_images(batch, torch.tensor(0), 8)).label)
     assert torch.equal(found.label, found.before) == (confidence == "static")
     if weighs:
         own = method.student_2(batch.weak).logits.softmax(1).amax(1)
