@@ -175,6 +175,22 @@ def predict(
     return run_predict(run_folder, images, out, network=network, confidence=confidence, device=device, **limits)
 
 
+@app.command(epilog="Example: fewmask reproduce mnist --data MNIST --out runs/mnist")
+def reproduce(
+    name: options.Experiment,
+    data: options.ExperimentData,
+    out: options.ExperimentFolder = Path("runs/mnist"),
+    seeds: options.Seeds = 5,
+    steps: options.Steps = None,
+    baseline_steps: options.BaselineSteps = None,
+    as_json: options.Json = False,
+) -> int:
+    """Make a figure of the paper again, on the CPU in minutes: the picture, and all numbers as JSON."""
+    from fewmask.commands.reproduce import run_reproduce
+
+    return run_reproduce(name, data, out, as_json=as_json, seeds=seeds, steps=steps, baseline_steps=baseline_steps)
+
+
 @app.command(rich_help_panel=_LISTS)
 def methods(as_json: options.Json = False) -> int:
     """List the methods and their settings."""

@@ -78,3 +78,14 @@ Tile = Annotated[int | None, _option(metavar="PIXELS", text="Predict in overlapp
 MaxPixels = Annotated[
     int | None, _option(metavar="N", text="Largest image to open, if the files can be trusted.", panel=_MORE)
 ]
+
+Experiment = Annotated[str, _argument("NAME", "mnist: Figure 2, how fast two learners grow alike.")]
+ExperimentData = Annotated[
+    Path, _option("--data", metavar="DIR", text="Folder with the four idx files of MNIST.", show_default=False)
+]
+ExperimentFolder = Annotated[Path, _option("--out", metavar="DIR", text="Folder for the picture and the numbers.")]
+Seeds = Annotated[int, _option(metavar="N", text="How often it is run, from other initial weights.", min=1)]
+Steps = Annotated[int | None, _option(metavar="N", text="Steps of each run; without it the experiment's own.", min=1)]
+BaselineSteps = Annotated[
+    int | None, _option(metavar="N", text="Supervised steps before; without it both learners start untrained.", min=0)
+]
