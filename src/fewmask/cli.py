@@ -183,12 +183,14 @@ def reproduce(
     seeds: options.Seeds = 5,
     steps: options.Steps = None,
     baseline_steps: options.BaselineSteps = None,
+    decay: options.Decay = None,
     as_json: options.Json = False,
 ) -> int:
     """Make a figure of the paper again, on the CPU in minutes: the picture, and all numbers as JSON."""
     from fewmask.commands.reproduce import run_reproduce
 
-    return run_reproduce(name, data, out, as_json=as_json, seeds=seeds, steps=steps, baseline_steps=baseline_steps)
+    changes = {"seeds": seeds, "steps": steps, "baseline_steps": baseline_steps, "decay": decay}
+    return run_reproduce(name, data, out, as_json=as_json, changes=changes)
 
 
 @app.command(rich_help_panel=_LISTS)

@@ -89,3 +89,7 @@ Steps = Annotated[int | None, _option(metavar="N", text="Steps of each run; with
 BaselineSteps = Annotated[
     int | None, _option(metavar="N", text="Supervised steps before; without it both learners start untrained.", min=0)
 ]
+Decay = Annotated[
+    float | None,
+    _option(metavar="X", text="How much of a mean teacher stays at each step; without it 0.996.", min=0.0, max=1.0),
+]

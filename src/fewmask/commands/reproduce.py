@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,11 @@ NAMES = ("mnist",)
 _NEXT = "fewmask train DATA --out RUN --method rml   # the same index, coupling/total_variation, in RUN/metrics.jsonl"
 
 
-def run_reproduce(name: str, data: Path, out: Path, *, as_json: bool, **sizes: int | None) -> int:
-    """`sizes` are fields of the experiment's plan; None leaves its own value."""
+def run_reproduce(name: str, data: Path, out: Path, *, as_json: bool, changes: Mapping[str, Any]) -> int:
+    """`changes` are fields of the experiment's plan; None leaves its own value."""
     if name not in NAMES:
         raise ConfigError(f"there is no experiment {name!r}", where="NAME", fix=", ".join(NAMES))
-    given: dict[str, Any] = {key: value for key, value in sizes.items() if value is not None}
+    given = {key: value for key, value in changes.items() if value is not None}
     return _mnist(data, out, replace(Plan(), **given), as_json)
 
 
