@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fewmask.config import Share
-from fewmask.learning.ema import Buffers, ema_update, teacher_of, warmed_decay
+from fewmask.learning.ema import Buffers, MovingAverage, ema_update, teacher_of, warmed_decay
 from fewmask.learning.losses import LabeledLoss, cross_entropy
 from fewmask.learning.pseudo_labels import pseudo_label
 from fewmask.learning.schedules import ramped
-from fewmask.methods.method import BuildNetwork, Method, MethodSettings
+from fewmask.methods.method import BuildNetwork, Horizon, Method, MethodSettings
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.types import Batch, Measure, Progress, Step, Update, ViewRequest
 from fewmask.views.mixing import paste
@@ -20,6 +20,7 @@ from fewmask.views.mixing import paste
 
 class MeanTeacherSettings(MethodSettings):
     decay: Share = Field(0.999, description="alpha: how much of the teacher stays at each step")
+    decay_horizon: Horizon = Field(None, description="steps the teacher looks back over: decay = 1 - 1 / horizon")
     warmup: bool = Field(True, description="start with the plain mean of the first steps: min(decay, 1 - 1/(step+1))")
     buffers: Buffers = Field(
         "copied", description="teacher's BatchNorm statistics: copied from the student or averaged"
@@ -30,6 +31,11 @@ class MeanTeacherSettings(MethodSettings):
     mixing: Literal["none", "box"] = Field("box", description="paste a box of another image into each unlabeled image")
     photometric: bool = Field(True, description="color noise on the student's unlabeled view")
     labeled_photometric: bool = Field(False, description="color noise on the labeled images, too")
+
+    @model_validator(mode="after")
+    def _follow_horizons(self) -> Self:
+        self.follow_horizon("decay", "decay_horizon")
+        return self
 
 
 class MeanTeacher(Method):
@@ -59,6 +65,9 @@ class MeanTeacher(Method):
 
     def trained(self) -> dict[str, SegmentationNetwork]:
         return {"student_1": self.student_1}
+
+    def moving_averages(self) -> tuple[MovingAverage, ...]:
+        return (MovingAverage("the teacher's weights", self.settings.decay, self.settings.warmup),)
 
     def step(self, batch: Batch, progress: Progress) -> Step:
         settings = self.settings

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PositiveInt
 from torch import Tensor, nn
 
 from fewmask.config import Section, Share
+from fewmask.errors import ConfigError
+from fewmask.learning.ema import MovingAverage, horizon_factor
 from fewmask.learning.losses import LabeledLoss
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.randomness import Noise
@@ -18,11 +20,33 @@ from fewmask.types import Batch, Progress, Step, ViewRequest
 BuildNetwork = Callable[[str], SegmentationNetwork]  # learner name -> freshly initialized network
 
 
+def _unset(value: Any) -> Any:
+    return None if value == "none" else value  # the word on the command line that undoes a preset's setting
+
+
+WordNone = BeforeValidator(_unset)
+Horizon = Annotated[PositiveInt | None, WordNone]  # steps that a moving average looks back over
+
+
 class MethodSettings(Section):
     """The model noise that every method can put on its students."""
 
     dropout: Share = Field(0.0, description="probability of dropout before the classifier (paper: 0.5)")
     stochastic_depth: Share = Field(1.0, description="survival rate of each residual block (paper: 0.8); 1 is off")
+
+    def follow_horizon(self, factor: str, horizon: str) -> None:
+        """Put 1 - 1 / horizon in the factor's place where a horizon is set; both at once cannot be meant."""
+        steps = getattr(self, horizon)
+        if steps is None:
+            return
+        given, follows = getattr(self, factor), horizon_factor(steps)
+        if factor in self.model_fields_set and given != follows:
+            raise ConfigError(
+                f"{factor}={given:g} and {horizon}={steps} (a {factor} of {follows:g}) contradict each other",
+                where=f"settings.{factor}, settings.{horizon}",
+                fix=f"one of them: settings.{horizon}=none makes {factor} count",
+            )
+        object.__setattr__(self, factor, follows)  # frozen from here on
 
 
 class Method(nn.Module, ABC):
@@ -33,6 +57,7 @@ class Method(nn.Module, ABC):
 
     Settings: ClassVar[type[MethodSettings]] = MethodSettings
     paper: ClassVar[str] = ""
+    paper_settings: ClassVar[dict[str, Any]] = {}  # the values that the paper states, whatever the defaults here are
     capturable: ClassVar[bool] = True  # the step is a pure tensor program
     predictors: ClassVar[
         tuple[str, ...]
@@ -61,6 +86,10 @@ class Method(nn.Module, ABC):
     @property
     def stages(self) -> int:
         return 1
+
+    def moving_averages(self) -> tuple[MovingAverage, ...]:
+        """What the step averages over time, for the plan."""
+        return ()
 
     def baseline_learners(self) -> list[tuple[str, ...]]:
         """Networks that start from one supervised baseline, for each baseline that has to be trained."""

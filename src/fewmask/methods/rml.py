@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from fewmask.config import Share
 from fewmask.errors import ConfigError
-from fewmask.learning.ema import Buffers, ema_update, teacher_of, warmed_decay
+from fewmask.learning.ema import Buffers, MovingAverage, ema_update, teacher_of, warmed_decay
 from fewmask.learning.losses import LabeledLoss, cross_entropies
 from fewmask.learning.prototypes import Prototypes, class_sums, coarse_label, prediction_label, valid_cells
 from fewmask.learning.rectification import (
@@ -21,7 +21,7 @@ from fewmask.learning.rectification import (
     rectified,
     total_variation,
 )
-from fewmask.methods.method import BuildNetwork, Method, MethodSettings
+from fewmask.methods.method import BuildNetwork, Horizon, Method, MethodSettings, WordNone
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.types import IGNORE, Batch, Loss, Measure, Prediction, Progress, Reduce, Step, Update, ViewRequest
 from fewmask.views.mixing import paste
@@ -45,13 +45,24 @@ class RMLSettings(MethodSettings):
         "prototypes",
         description="omega: from prototypes (paper), the teacher's softmax, none = its argmax (Eq. 4), static = p0",
     )
-    temperature: PositiveFloat = Field(1.0, description="T in softmax(-T * d) (paper: 1)")
+    temperature: Annotated[PositiveFloat | None, WordNone] = Field(
+        None,
+        description="T in softmax(-T * d) (paper: 1); none: 1 for the head deeplabv2, whose feature is 256 channels of "
+        "unit variance; for others 16 / the root-mean-square distance of features from their mean, measured at each "
+        "stage's start",
+    )
     prior: Literal["uniform", "pixel_count"] = Field("uniform", description="pi: equal (paper) or labeled pixel counts")
     threshold: Share = Field(0.0, description="rectified labels below this value are ignored (paper: 0)")
     momentum: Share = Field(0.9999, description="lambda: how much of a prototype stays at each step (paper: 0.9999)")
+    momentum_horizon: Horizon = Field(
+        None, description="steps a prototype looks back over: momentum = 1 - 1 / horizon (paper: 10000)"
+    )
     stages: PositiveInt = Field(2, description="stages; each recomputes p0 and restarts the schedule (paper: 2)")
     decay: Share = Field(
         0.999, description="alpha: how much of a teacher stays at each step (paper silent; ProDA 0.999)"
+    )
+    decay_horizon: Horizon = Field(
+        None, description="steps a teacher looks back over: decay = 1 - 1 / horizon (ProDA: 1000)"
     )
     warmup: bool = Field(False, description="start each stage's teachers with the plain mean of the first steps")
     buffers: Buffers = Field(
@@ -65,6 +76,12 @@ class RMLSettings(MethodSettings):
     )
     labeled_photometric: bool = Field(False, description="color noise on the labeled images, too (paper: off)")
     unlabeled_weight: float = Field(1.0, ge=0, description="weight of the loss on unlabeled images (paper: 1)")
+
+    @model_validator(mode="after")
+    def _follow_horizons(self) -> Self:
+        self.follow_horizon("decay", "decay_horizon")
+        self.follow_horizon("momentum", "momentum_horizon")
+        return self
 
 
 class Denoised(NamedTuple):
@@ -87,6 +104,24 @@ class RobustMutualLearning(Method):
 
     Settings: ClassVar = RMLSettings
     paper: ClassVar = "Zhang et al., Robust Mutual Learning for Semi-supervised Semantic Segmentation, CVPR 2022"
+    paper_settings: ClassVar[dict[str, Any]] = {
+        "coupling": "indirect_self",
+        "photometric": True,
+        "cutmix": True,
+        "pairs": "independent",
+        "dropout": 0.5,
+        "stochastic_depth": 0.8,
+        "confidence": "prototypes",
+        "temperature": 1.0,
+        "prior": "uniform",
+        "threshold": 0.0,
+        "momentum": 0.9999,
+        "momentum_horizon": 10_000,
+        "stages": 2,
+        "targets": "sum",
+        "labeled_photometric": False,
+        "unlabeled_weight": 1.0,
+    }
     predictors: ClassVar = ("teacher_1", "teacher_2", "student_1", "student_2")
     ensemble: ClassVar = ("teacher_1", "teacher_2")
     needs_baseline: ClassVar = True
@@ -126,6 +161,11 @@ class RobustMutualLearning(Method):
     @property
     def stages(self) -> int:
         return self.settings.stages
+
+    def moving_averages(self) -> tuple[MovingAverage, ...]:
+        settings = self.settings
+        teachers = MovingAverage("teachers", settings.decay, settings.warmup)
+        return teachers, MovingAverage("prototypes", settings.momentum)
 
     def trained(self) -> dict[str, SegmentationNetwork]:
         return {"student_1": self.student_1, "student_2": self.student_2}
@@ -177,12 +217,17 @@ class RobustMutualLearning(Method):
             return log_p0.exp()
         if settings.confidence == "softmax":
             return rectified(log_p0, log_softmax)
-        prototypes = self.prototypes[learner]
+        prototypes, temperature = self.prototypes[learner], self._temperature(learner)
         prior = self.pixel_count / self.pixel_count.sum().clamp(min=1) if settings.prior == "pixel_count" else None
         confidence = prototype_confidence(
-            prediction.features, prototypes.center, prototypes.known, temperature=settings.temperature, prior=prior
+            prediction.features, prototypes.center, prototypes.known, temperature=temperature, prior=prior
         )
         return rectified(log_p0, confidence)
+
+    def _temperature(self, learner: int) -> float | Tensor:
+        """T as set, or the head's own, or one that gives features of any other head the paper's scale."""
+        asked = self.settings.temperature or self.teachers[learner].temperature
+        return asked or self.prototypes[learner].temperature()
 
     def _taught(self, learner: int, images: Tensor) -> Prediction:
         """The prediction that pseudo labels come from: the mean teacher's, or in direct coupling the student's own."""
