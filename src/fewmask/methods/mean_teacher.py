@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fewmask.config import Share
 from fewmask.learning.ema import Buffers, MovingAverage, ema_update, teacher_of, warmed_decay
@@ -20,7 +20,7 @@ from fewmask.views.mixing import paste
 
 class MeanTeacherSettings(MethodSettings):
     decay: Share = Field(0.999, description="alpha: how much of the teacher stays at each step")
-    decay_horizon: Horizon = Field(None, description="steps the teacher looks back over: decay = 1 - 1 / horizon")
+    decay_horizon: Horizon = Field(None, description="steps that decay looks back over: decay = 1 - 1 / horizon")
     warmup: bool = Field(True, description="start with the plain mean of the first steps: min(decay, 1 - 1/(step+1))")
     buffers: Buffers = Field(
         "copied", description="teacher's BatchNorm statistics: copied from the student or averaged"
@@ -31,11 +31,6 @@ class MeanTeacherSettings(MethodSettings):
     mixing: Literal["none", "box"] = Field("box", description="paste a box of another image into each unlabeled image")
     photometric: bool = Field(True, description="color noise on the student's unlabeled view")
     labeled_photometric: bool = Field(False, description="color noise on the labeled images, too")
-
-    @model_validator(mode="after")
-    def _follow_horizons(self) -> Self:
-        self.follow_horizon("decay", "decay_horizon")
-        return self
 
 
 class MeanTeacher(Method):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BeforeValidator, Field, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from fewmask.config import Section, Share
@@ -26,6 +26,7 @@ def _unset(value: Any) -> Any:
 
 WordNone = BeforeValidator(_unset)
 Horizon = Annotated[PositiveInt | None, WordNone]  # steps that a moving average looks back over
+_HORIZON = "_horizon"
 
 
 class MethodSettings(Section):
@@ -34,11 +35,16 @@ class MethodSettings(Section):
     dropout: Share = Field(0.0, description="probability of dropout before the classifier (paper: 0.5)")
     stochastic_depth: Share = Field(1.0, description="survival rate of each residual block (paper: 0.8); 1 is off")
 
-    def follow_horizon(self, factor: str, horizon: str) -> None:
-        """Put 1 - 1 / horizon in the factor's place where a horizon is set; both at once cannot be meant."""
-        steps = getattr(self, horizon)
-        if steps is None:
-            return
+    @model_validator(mode="after")
+    def _follow_horizons(self) -> Self:
+        """A setting such as `decay` becomes 1 - 1 / horizon where `decay_horizon` is set."""
+        for horizon in (name for name in type(self).model_fields if name.endswith(_HORIZON)):
+            steps: int | None = getattr(self, horizon)
+            if steps is not None:
+                self._follow(horizon.removesuffix(_HORIZON), horizon, steps)
+        return self
+
+    def _follow(self, factor: str, horizon: str, steps: int) -> None:
         given, follows = getattr(self, factor), horizon_factor(steps)
         if factor in self.model_fields_set and given != follows:
             raise ConfigError(

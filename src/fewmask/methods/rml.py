@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from fewmask.config import Share
@@ -47,23 +47,18 @@ class RMLSettings(MethodSettings):
     )
     temperature: Annotated[PositiveFloat | None, WordNone] = Field(
         None,
-        description="T in softmax(-T * d) (paper: 1); none: 1 for the head deeplabv2, whose feature is 256 channels of "
-        "unit variance; for others 16 / the root-mean-square distance of features from their mean, measured at each "
-        "stage's start",
+        description="T in softmax(-T * d) (paper: 1); none: 1 for the head deeplabv2, for others 16 / the "
+        "root-mean-square distance of features from their mean, measured before each stage",
     )
     prior: Literal["uniform", "pixel_count"] = Field("uniform", description="pi: equal (paper) or labeled pixel counts")
     threshold: Share = Field(0.0, description="rectified labels below this value are ignored (paper: 0)")
     momentum: Share = Field(0.9999, description="lambda: how much of a prototype stays at each step (paper: 0.9999)")
-    momentum_horizon: Horizon = Field(
-        None, description="steps a prototype looks back over: momentum = 1 - 1 / horizon (paper: 10000)"
-    )
+    momentum_horizon: Horizon = Field(None, description="steps that momentum looks back over (paper: 10000)")
     stages: PositiveInt = Field(2, description="stages; each recomputes p0 and restarts the schedule (paper: 2)")
     decay: Share = Field(
         0.999, description="alpha: how much of a teacher stays at each step (paper silent; ProDA 0.999)"
     )
-    decay_horizon: Horizon = Field(
-        None, description="steps a teacher looks back over: decay = 1 - 1 / horizon (ProDA: 1000)"
-    )
+    decay_horizon: Horizon = Field(None, description="steps that decay looks back over: decay = 1 - 1 / horizon")
     warmup: bool = Field(False, description="start each stage's teachers with the plain mean of the first steps")
     buffers: Buffers = Field(
         "copied", description="teachers' BatchNorm statistics: copied from the student or averaged"
@@ -76,12 +71,6 @@ class RMLSettings(MethodSettings):
     )
     labeled_photometric: bool = Field(False, description="color noise on the labeled images, too (paper: off)")
     unlabeled_weight: float = Field(1.0, ge=0, description="weight of the loss on unlabeled images (paper: 1)")
-
-    @model_validator(mode="after")
-    def _follow_horizons(self) -> Self:
-        self.follow_horizon("decay", "decay_horizon")
-        self.follow_horizon("momentum", "momentum_horizon")
-        return self
 
 
 class Denoised(NamedTuple):
@@ -105,23 +94,10 @@ class RobustMutualLearning(Method):
     Settings: ClassVar = RMLSettings
     paper: ClassVar = "Zhang et al., Robust Mutual Learning for Semi-supervised Semantic Segmentation, CVPR 2022"
     paper_settings: ClassVar[dict[str, Any]] = {
-        "coupling": "indirect_self",
-        "photometric": True,
-        "cutmix": True,
-        "pairs": "independent",
-        "dropout": 0.5,
-        "stochastic_depth": 0.8,
-        "confidence": "prototypes",
-        "temperature": 1.0,
-        "prior": "uniform",
-        "threshold": 0.0,
-        "momentum": 0.9999,
-        "momentum_horizon": 10_000,
-        "stages": 2,
-        "targets": "sum",
-        "labeled_photometric": False,
-        "unlabeled_weight": 1.0,
-    }
+        "coupling": "indirect_self", "photometric": True, "cutmix": True, "pairs": "independent", "dropout": 0.5,
+        "stochastic_depth": 0.8, "confidence": "prototypes", "temperature": 1.0, "prior": "uniform", "threshold": 0.0,
+        "momentum": 0.9999, "stages": 2, "targets": "sum", "labeled_photometric": False, "unlabeled_weight": 1.0,
+    }  # fmt: skip
     predictors: ClassVar = ("teacher_1", "teacher_2", "student_1", "student_2")
     ensemble: ClassVar = ("teacher_1", "teacher_2")
     needs_baseline: ClassVar = True
@@ -163,9 +139,8 @@ class RobustMutualLearning(Method):
         return self.settings.stages
 
     def moving_averages(self) -> tuple[MovingAverage, ...]:
-        settings = self.settings
-        teachers = MovingAverage("teachers", settings.decay, settings.warmup)
-        return teachers, MovingAverage("prototypes", settings.momentum)
+        teachers = MovingAverage("teachers", self.settings.decay, self.settings.warmup)
+        return teachers, MovingAverage("prototypes", self.settings.momentum)
 
     def trained(self) -> dict[str, SegmentationNetwork]:
         return {"student_1": self.student_1, "student_2": self.student_2}
@@ -226,8 +201,7 @@ class RobustMutualLearning(Method):
 
     def _temperature(self, learner: int) -> float | Tensor:
         """T as set, or the head's own, or one that gives features of any other head the paper's scale."""
-        asked = self.settings.temperature or self.teachers[learner].temperature
-        return asked or self.prototypes[learner].temperature()
+        return self.settings.temperature or self.teachers[learner].temperature or self.prototypes[learner].temperature()
 
     def _taught(self, learner: int, images: Tensor) -> Prediction:
         """The prediction that pseudo labels come from: the mean teacher's, or in direct coupling the student's own."""
