@@ -76,11 +76,11 @@ Init = Annotated[
     Path | None, _option("--init", metavar="RUN", text="Start from the model of this finished run.", panel=_MORE)
 ]
 Baseline = Annotated[
-    Path | None,
+    list[Path] | None,
     _option(
         "--baseline",
         metavar="RUN",
-        text="The supervised run that rml starts from; without it one is trained.",
+        text="The supervised run that rml starts from, or one per learner; without it they are trained.",
         panel=_MORE,
     ),
 ]
@@ -99,3 +99,19 @@ MaxPixels = Annotated[
     int | None,
     _option("--max-pixels", metavar="N", text="Largest image to open, if the files can be trusted.", panel=_MORE),
 ]
+
+BenchPresets = Annotated[list[str], _option("--preset", metavar="NAME", text="What to measure; may be repeated.")]
+BenchSteps = Annotated[int, _option("--steps", metavar="N", text="Repetitions; the median counts.", min=1)]
+BenchResult = Annotated[Path | None, _option("--out", metavar="FILE", text="Write the JSON to this file, too.")]
+Reference = Annotated[
+    bool, _flag("--reference", "Time the same method as research code writes it, too, and print the ratio.")
+]
+BenchModel = Annotated[
+    Path | None, _option("--model", metavar="RUN", text="The model of this run, not one with random weights.")
+]
+Growth = Annotated[
+    bool, _flag("--growth", "Start-up, memory and step time over 100, 1,000, ... small unlabeled images.")
+]
+Largest = Annotated[int, _option("--largest", metavar="N", text="Where --growth ends.", min=100)]
+Picture = Annotated[Path | None, _option("--picture", metavar="FILE", text="Draw --growth as PNG, SVG or PDF.")]
+BenchFiles = Annotated[int, _option("--files", metavar="N", text="Files of each format to decode.", min=1)]

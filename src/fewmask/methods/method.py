@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
@@ -18,6 +19,11 @@ from fewmask.randomness import Noise
 from fewmask.types import Batch, Progress, Step, ViewRequest
 
 BuildNetwork = Callable[[str], SegmentationNetwork]  # learner name -> freshly initialized network
+
+
+def learner_of(network: str) -> str:
+    """The learner whose architecture a network has: `teacher_2` belongs to `student_2`."""
+    return f"student_{network.rpartition('_')[2]}"
 
 
 def _unset(value: Any) -> Any:
@@ -55,6 +61,17 @@ class MethodSettings(Section):
         object.__setattr__(self, factor, follows)  # frozen from here on
 
 
+@dataclass(frozen=True)
+class PseudoLabels:
+    """What one network teaches about a batch's unlabeled images, before mixing; for diagnostics."""
+
+    source: str  # the network that says so
+    label: Tensor  # [U, H, W]; IGNORE on padding and where nothing is taught
+    before: Tensor | None = None  # [U, H, W] the label without rectification
+    weight: Tensor | None = None  # [U, h, w] the largest omega of each feature cell
+    drift: Tensor | None = None  # [] how far its prototypes have moved since the stage began, relative to their length
+
+
 class Method(nn.Module, ABC):
     """Owns networks, names what trains and what ships, and yields updates.
 
@@ -69,6 +86,7 @@ class Method(nn.Module, ABC):
         tuple[str, ...]
     ]  # networks that are scored; the first ships when there is nothing to choose by
     needs_baseline: ClassVar[bool] = False  # starts from a supervised run, and sweeps over all images before each stage
+    learners: ClassVar[tuple[str, ...]] = ("student_1",)  # networks that train; each may have settings of its own
     ensemble: ClassVar[tuple[str, ...]] = ()  # predictors whose mean softmax is scored, too
 
     def __init__(self, settings: MethodSettings, labeled_loss: LabeledLoss) -> None:
@@ -101,6 +119,10 @@ class Method(nn.Module, ABC):
         """Networks that start from one supervised baseline, for each baseline that has to be trained."""
         return []
 
+    def stored_strides(self) -> dict[str, int]:
+        """Names of the maps that a sweep stores -> the stride at which a batch gets them."""
+        return {}
+
     def start_stage(self, stage: int) -> None:
         """Set the networks up for a stage, before its sweep."""
 
@@ -110,6 +132,10 @@ class Method(nn.Module, ABC):
 
     def finish_sweep(self) -> None:
         """After the last images of a sweep."""
+
+    def pseudo_labels(self, batch: Batch) -> Sequence[PseudoLabels]:  # noqa: ARG002
+        """What is taught about this batch as things stand, for diagnostics; empty without pseudo labels."""
+        return ()
 
     def noise(self, progress: Progress, learner: str, *positions: Tensor) -> Noise:
         """The model noise of one forward pass, at the rates of the settings."""
