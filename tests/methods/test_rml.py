@@ -233,7 +233,7 @@ def test_the_measured_temperature_decides_labels():
         method.prototypes_1.spread.fill_(spread)
         features = method.teacher_1(batch.weak).features
         closest = prototype_distance(features, method.prototypes_1.center).argmin(1)
-        same = method._denoise(0, batch).label == closest
+        same = method.pseudo_labels(batch)[0].label == closest
         nearest.append(int(same[batch.valid].sum()))
     p0 = batch.stored[P0].argmax(1)
     assert nearest[0] == int((p0 == closest)[batch.valid].sum())  # distances do not matter: p0 alone
