@@ -20,7 +20,7 @@ from fewmask.methods.rml import RMLSettings, RobustMutualLearning
 from fewmask.networks.build import build_network
 from fewmask.networks.weight_matching import match_weights
 from fewmask.settings import list_presets, preset, resolve
-from fewmask.training.run import baseline_config
+from fewmask.training.learners import baseline_config
 from tests.training.layouts import Size, write_camvid, write_cityscapes, write_demo, write_pets, write_voc
 
 PAPER = ("paper-cityscapes", "paper-voc", "paper-voc-coco")
@@ -80,7 +80,10 @@ def check_settings(name: str, out: Path) -> None:
     ran, baseline = (Config(**values) for values in read)
     assert ran.network == baseline.network == asked.network.model_copy(update={"pretrained": "none"})
     assert ran.views == baseline.views == asked.views
-    assert (ran.optimizer, baseline.optimizer) == (asked.optimizer, baseline_config(asked, seed=0).optimizer)
+    assert (ran.optimizer, baseline.optimizer) == (
+        asked.optimizer,
+        baseline_config(asked, "student_1", seed=0).optimizer,
+    )
 
 
 def check_losses(name: str, out: Path) -> None:
@@ -143,7 +146,7 @@ def test_paper_presets_set_what_the_paper_sets(name: str) -> None:
 def test_paper_presets_train_as_the_paper_does(name: str, steps: int, batch: int, crop: Size, scale: Size) -> None:
     """The paper's numbers, and ProDA's where it has none: one rate in the stages, two in the baseline."""
     config = resolve(preset(name))
-    baseline = baseline_config(config, seed=0)
+    baseline = baseline_config(config, "student_1", seed=0)
     assert config.method == "rml"
     for each in (config, baseline):
         assert (each.training.steps, each.training.batch) == (steps, batch)
