@@ -129,6 +129,8 @@ class TrainingSettings(Section):
         False, description="fp32 means fp32; True lets CUDA use TF32 in matrix products and convolutions"
     )
     capture: bool = Field(True, description="on CUDA, run the whole step as one captured graph")
+    lanes: bool = Field(True, description="in a captured step, run the two learners side by side on two streams")
+    compile: bool = Field(False, description="on CUDA, put residual blocks and heads through torch.compile first")
     log_every: PositiveInt = Field(50, description="steps between lines of metrics.jsonl")
     diagnose_every: int = Field(
         100,

@@ -19,6 +19,7 @@ from fewmask.learning.losses import LabeledLoss, inverse_frequency_weights
 from fewmask.methods.method import Method
 from fewmask.methods.table import create_method
 from fewmask.networks.build import build_network
+from fewmask.networks.compilation import compile_blocks
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.diagnostics import Diagnostics
 from fewmask.training.distributed import World, check_divisible, sync_batch_norms
@@ -122,6 +123,9 @@ def build_session(
     method.to(device=device, dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if world.size > 1:
         sync_batch_norms(method)
+    if config.training.compile and device.type == "cuda":
+        for network in method.networks().values():
+            compile_blocks(network)
     engine = build_engine(config, method.train(), device, world)
     placed = place_stores(stores, device, config.training.store_share, observer)
     maker = build_maker(config, placed, engine)
@@ -153,7 +157,10 @@ def build_engine(config: Config, method: Method, device: torch.device, world: Wo
     optimizers = {name: build_optimizer(network, settings[name]) for name, network in method.trained().items()}
     precision = choose_precision(config.training.precision, device)
     clip = {name: each.clip for name, each in settings.items() if each.clip is not None}
-    return Engine(method, optimizers, device=device, precision=precision, world=world, clip=clip)
+    training = config.training
+    captured = training.capture and device.type == "cuda" and world.size == 1  # eager steps wait for the host anyway
+    lanes = len(optimizers) if captured and training.lanes else 0
+    return Engine(method, optimizers, device=device, precision=precision, world=world, clip=clip, lanes=lanes)
 
 
 def build_maker(
