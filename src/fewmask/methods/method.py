@@ -13,9 +13,16 @@ from fewmask.config import Section, Share
 from fewmask.learning.losses import LabeledLoss
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.randomness import Noise
-from fewmask.types import Batch, Progress, Step, ViewRequest
+from fewmask.types import Batch, Prediction, Progress, Step, ViewRequest
 
 BuildNetwork = Callable[[str], SegmentationNetwork]  # learner name -> freshly initialized network
+Forward = Callable[[SegmentationNetwork, Tensor], Prediction]  # a network's answer about images, however it is got
+
+
+def at_once(network: SegmentationNetwork, images: Tensor) -> Prediction:
+    """One pass over whole images."""
+    prediction: Prediction = network(images)
+    return prediction
 
 
 class MethodSettings(Section):
@@ -66,11 +73,16 @@ class Method(nn.Module, ABC):
         """Networks that start from one supervised baseline, for each baseline that has to be trained."""
         return []
 
+    def stored_strides(self) -> dict[str, int]:
+        """Names of the maps that a sweep stores -> the stride at which a batch gets them."""
+        return {}
+
     def start_stage(self, stage: int) -> None:
         """Set the networks up for a stage, before its sweep."""
 
-    def sweep(self, images: Tensor, label: Tensor | None) -> dict[str, Tensor]:  # noqa: ARG002
-        """What the pass over labeled and unlabeled images computes before a stage: maps [N, *, h, w] to store."""
+    def sweep(self, images: Tensor, label: Tensor | None, forward: Forward = at_once) -> dict[str, Tensor]:  # noqa: ARG002
+        """What the pass over labeled and unlabeled images computes before a stage: log-probabilities [N, K, h, w] to
+        store. Networks are called through `forward`, which sees to images that are too large for one pass."""
         return {}
 
     def finish_sweep(self) -> None:

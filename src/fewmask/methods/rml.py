@@ -21,7 +21,7 @@ from fewmask.learning.rectification import (
     rectified,
     total_variation,
 )
-from fewmask.methods.method import BuildNetwork, Method, MethodSettings
+from fewmask.methods.method import BuildNetwork, Forward, Method, MethodSettings, at_once
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.types import IGNORE, Batch, Loss, Measure, Prediction, Progress, Reduce, Step, Update, ViewRequest
 from fewmask.views.mixing import paste
@@ -256,9 +256,9 @@ class RobustMutualLearning(Method):
         self.pixel_count.zero_()
 
     @torch.no_grad()
-    def sweep(self, images: Tensor, label: Tensor | None) -> dict[str, Tensor]:
+    def sweep(self, images: Tensor, label: Tensor | None, forward: Forward = at_once) -> dict[str, Tensor]:
         """One batch of the pass before a stage: p0 for the store, features for the prototypes (Eq. 11)."""
-        predictions = [teacher(images) for teacher in self.teachers]
+        predictions = [forward(teacher, images) for teacher in self.teachers]
         size = _size(predictions[0].logits)
         coarse = None if label is None else coarse_label(label, size)
         for prototypes, prediction in zip(self.prototypes, predictions, strict=True):
@@ -267,6 +267,9 @@ class RobustMutualLearning(Method):
             classes = torch.arange(len(self.pixel_count), device=label.device)
             self.pixel_count += (label.flatten()[None] == classes[:, None]).sum(1)
         return {P0: mean_log_probability([prediction.logits for prediction in predictions])}
+
+    def stored_strides(self) -> dict[str, int]:
+        return {P0: self.student_1.stride}
 
     def finish_sweep(self) -> None:
         for prototypes in self.prototypes:

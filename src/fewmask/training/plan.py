@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fewmask.networks.build import network_report
 from fewmask.training.optimizers import head_rate
+from fewmask.training.pixel_store import map_forms
 from fewmask.training.session import Session
 from fewmask.types import FlatImages
 from fewmask.views.sampler import describe_views
@@ -22,6 +25,7 @@ def describe_plan(session: Session, start: int) -> str:
         ("method", f"{config.method}: {_settings_line(session)}"),
         ("optimizer", _optimizer_line(session)),
         ("steps", _steps_line(session, start)),
+        *_stored_rows(session),
         *(("note", note) for note in dataset.notes),
     ]
     if not dataset.val:
@@ -51,6 +55,16 @@ def _store_size(session: Session) -> str:
     parts = [part for part in (stores.labeled, stores.unlabeled, stores.val) if part is not None]
     size = sum(part.values.numel() * part.values.element_size() for part in parts)
     return f"{size / 2**20:.0f} MiB"
+
+
+def _stored_rows(session: Session) -> Iterator[tuple[str, str]]:
+    """The soft labels that each stage will keep."""
+    pool = session.stores.unlabeled
+    for name, form in map_forms(session.method, session.config.training.soft_labels).items():
+        assert pool is not None, "soft labels are of unlabeled images"
+        total = form.bytes(pool)
+        size = f"{total / len(pool):,.0f} bytes per image, {total / 2**20:.1f} MiB in all"
+        yield "stored", f"{name}: soft labels as {form.code} at stride {form.stride}, {size}"
 
 
 def _network_rows(session: Session) -> list[tuple[str, str]]:

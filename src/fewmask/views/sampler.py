@@ -43,7 +43,7 @@ class BatchMaker:
         dtype: torch.dtype = torch.float32,
         num_classes: int = IGNORE,
         maps: Mapping[str, PixelMaps] | None = None,
-        stride: int = 1,
+        strides: Mapping[str, int] | None = None,
     ) -> None:
         self.labeled, self.labels = labeled, labels
         # A batch without unlabeled images draws none of this pool, whatever it holds
@@ -52,7 +52,7 @@ class BatchMaker:
         self.batch, self.unlabeled_batch = batch, unlabeled_batch if request.unlabeled else 0
         self.rank, self.world = rank, world
         self.device, self.dtype = device or labeled.values.device, dtype
-        self.maps, self.stride = maps or {}, stride
+        self.maps, self.strides = maps or {}, strides or {}
         _check_settings(settings)
         _check_stores(labeled, labels, unlabeled, request)
         _check_batches(self.batch, self.unlabeled_batch, world)
@@ -84,7 +84,8 @@ class BatchMaker:
             weak_index=moved(weak_windows.index),
             weak_position=moved(weak_position),
             stored={
-                name: moved(sample_maps(maps, weak_windows, self.crop, self.stride)) for name, maps in self.maps.items()
+                name: moved(sample_maps(maps, weak_windows, self.crop, self.strides[name]))
+                for name, maps in self.maps.items()
             },
         )
 
