@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-CodeName = Literal["fp32", "fp16", "uint8", "topk"]
 LEAST = 1e-12  # soft labels are kept above this
-TOP = 8  # classes that `topk` keeps one by one
+TOP = 12  # classes that `topk` keeps one by one, so it is smaller than `uint8` from 25 classes on
+SMALLEST = "uint8"  # of those that keep rectified labels as float32 has them (measured, docs/training.md)
 _STEP = math.log1p(-math.log(LEAST)) / 255  # 255 steps of log(1 + distance) reach the least probability
 
 
@@ -90,11 +90,6 @@ CODES: dict[str, Code] = {
     "uint8": Distances(),
     "topk": Largest(),
 }
-
-
-def smallest_code(classes: int) -> CodeName:
-    """The smallest of the codes that keep rectified labels as they are (measured; see docs/training.md)."""
-    return min(("uint8", "topk"), key=lambda name: CODES[name].bytes_per_cell(classes))
 
 
 def _kept(classes: int) -> int:
