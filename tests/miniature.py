@@ -28,10 +28,13 @@ def make_method(name: str, **settings: object) -> Method:
     return create_method(name, settings, build, LabeledLoss(LossSettings())).train()
 
 
-def make_engine(method: Method, optimizer: OptimizerSettings | None = None, **options: object) -> Engine:
+def make_engine(
+    method: Method, optimizer: OptimizerSettings | None = None, clip: float | None = None, **options: object
+) -> Engine:
     chosen = optimizer or OptimizerSettings(lr=0.01)
     optimizers = {name: build_optimizer(network, chosen) for name, network in method.trained().items()}
-    return Engine(method, optimizers, device=torch.device("cpu"), **options)
+    clips = {} if clip is None else dict.fromkeys(optimizers, clip)
+    return Engine(method, optimizers, device=torch.device("cpu"), clip=clips, **options)
 
 
 def requests(method: Method, batch: Batch, progress: Progress) -> Iterator[Update | Reduce | Measure]:

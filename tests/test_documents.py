@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from scripts import results_page
+from scripts import benchmarks_page, results_page
 from scripts.settings_page import PAGE, page
 
 from fewmask.cli import app
@@ -26,7 +26,7 @@ from fewmask.training.run import run_training
 from tests.methods import test_contract
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), benchmarks_page.PAGE])
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
@@ -98,7 +98,12 @@ def test_commands_exist_with_their_options_and_settings(name):
         if called.startswith("-") or not called:
             continue
         assert called in COMMANDS, line
-        known = {option for parameter in COMMANDS[called].params for option in parameter.opts}
+        command = COMMANDS[called]
+        if rest and hasattr(command, "commands"):
+            called, *rest = rest
+            assert called in command.commands, line
+            command = command.commands[called]
+        known = {option for parameter in command.params for option in parameter.opts}
         unknown = [word for word in rest if word.startswith("--") and word not in known | {"--help"}]
         assert not unknown, line
         check_words(rest)
@@ -133,6 +138,35 @@ def test_measured_numbers_come_from_their_files():
     assert results_page.README.read_text(encoding="utf-8") == results_page.readme(), (
         "run `python scripts/results_page.py`"
     )
+
+
+def test_measured_speed_comes_from_its_files():
+    assert benchmarks_page.PAGE.read_text(encoding="utf-8") == benchmarks_page.page(), (
+        "run `python scripts/benchmarks_page.py`"
+    )
+
+
+def test_the_speed_page_shows_every_kind_of_measurement(tmp_path, monkeypatch):
+    where = {"machine": "one GPU", "torch": "2.15", "date": "2026-11-16"}
+    step = {
+        "benchmark": "step", "preset": "camvid", "batch": [8, 8], "crop": [256, 320], "precision": "bf16", "ms": 20.04,
+        "images_per_second": 800.0, "tflops": 250.0, "least_tflop": 5.01, "share_of_matrix_rate": 0.33,
+        "matrix_tflops": 760.0, "peak_memory_gib": 9.0, "data_ms": 0.5, "data_share": 0.025, "reference_ms": 60.0,
+        "ratio": 2.994, "independent_ms": 24.0, "independent_ratio": 2.5,
+    }  # fmt: skip
+    alone = step | {"preset": "pets", "reference_ms": None}
+    rows = [{"batch": 1, "ms_per_image": 4.0, "images_per_second": 250.0}]
+    predict = {"benchmark": "predict", "preset": "camvid", "size": [360, 480], "mode": "whole", "precision": "bf16"}
+    files = {"step.json": [step | where, alone | where], "predict.json": [predict | where | {"batches": rows}]}
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    monkeypatch.setattr(benchmarks_page, "RESULTS", tmp_path)
+    text = benchmarks_page.page()
+    assert text.count("2026-11-16, one GPU, torch 2.15.") == 2
+    assert "| `camvid` | 8 + 8 of 256x320, bf16 | **20.0** | 800 | 250 (5.0 TFLOP) | 33% of 760 | 9.0 | 0.50 ms" in text
+    assert "| `camvid` | 60.0 | 20.0 | **2.99** | 24.0 | 2.50 |" in text
+    assert text.count("`pets`") == 1
+    assert "| `camvid` | 360x480, whole, bf16 | 1 | 4.00 | 250 |" in text
 
 
 def test_the_settings_page_names_every_key():

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fewmask.randomness import Noise, Randomness, shuffled
 
@@ -28,6 +29,7 @@ def test_golden_values() -> None:
         [1, 8, 3, 6, 5, 2, 0, 9, 7, 4],
         [1, 3, 8, 4, 7, 2, 0, 5, 9, 6],
     ]
+    assert shuffled(3, "labeled", torch.arange(6), 100_000).tolist() == [99108, 81105, 37243, 32618, 8321, 67372]
 
 
 @settings(max_examples=100, deadline=None)
@@ -78,8 +80,47 @@ def test_shuffled_puts_every_item_everywhere() -> None:
         assert float((share - 1 / 7).abs().max()) < 0.03
 
 
+@pytest.mark.parametrize("size", [4096, 4097, 4160, 4161, 4225, 4226, 5000, 9973, 10582])
+def test_shuffled_holds_each_item_of_a_large_pool_once_per_pass(size: int) -> None:
+    """Around squares, products and primes: with a full last row, with one cell in it, and between."""
+    place = torch.arange(size, 3 * size)
+    items = torch.cat([shuffled(1, "labeled", part, size) for part in place.split(500)]).reshape(2, size)
+    assert torch.equal(items.sort(dim=1).values, torch.arange(size).expand(2, size))
+    assert int((items[0] == items[1]).sum()) <= 7
+
+
+def test_shuffled_repeats_nothing_in_a_part_of_a_very_large_pool() -> None:
+    size = 1_000_003
+    items = shuffled(0, "unlabeled", torch.arange(1000) + 7 * size, size)
+    assert len(items.unique()) == 1000
+    assert 0 <= int(items.min()) < 10_000
+    assert size - 10_000 < int(items.max()) < size
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_shuffled_never_asks_the_host(size: int) -> None:
+    with FakeTensorMode():
+        assert shuffled(0, "labeled", torch.arange(8), size).shape == (8,)
+
+
+def test_shuffled_spreads_a_large_pool_evenly() -> None:
+    """4,161 items leave one alone in the last row of a grid; it must travel like the others."""
+    size, passes = 4161, 3000
+    start = size * torch.arange(passes)
+    for place in (0, 70, 2080, size - 1):
+        items = torch.cat([shuffled(1, "labeled", part + place, size) for part in start.split(500)])
+        assert int((items == place).sum()) <= 8
+        share = torch.histc(items.double(), 20, 0, size) / passes
+        assert float((share - 0.05).abs().max()) < 5 * (0.05 / passes) ** 0.5
+    order = shuffled(1, "labeled", torch.arange(size), size).double()
+    along, steps = torch.arange(size).double(), order.diff()
+    assert abs(float(torch.corrcoef(torch.stack([along, order]))[0, 1])) < 5 / size**0.5
+    assert int((steps.abs() == 1).sum()) <= 12  # neighbors stay neighbors twice on average
+    assert abs(float(torch.corrcoef(torch.stack([order[1:], order[:-1]]))[0, 1])) < 5 / size**0.5
+
+
 @settings(max_examples=30, deadline=None)
-@given(st.integers(1, 2000), st.integers(0, 10**9), st.integers(1, 9), st.integers(0, 2**31))
+@given(st.integers(1, 9000), st.integers(0, 10**9), st.integers(1, 9), st.integers(0, 2**31))
 def test_shuffled_item_depends_on_its_place_only(size: int, start: int, count: int, seed: int) -> None:
     places = range(start, start + count)
     together = shuffled(seed, "labeled", torch.tensor(places), size)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fewmask import __version__
-from fewmask.commands import options
+from fewmask.commands import bench, options
 from fewmask.errors import FewmaskError
 
 _LISTS = "What there is"
@@ -138,7 +138,8 @@ def train(
         flags=flags,
         words=words,
         device=device,
-        init=baseline or init,
+        init=init,
+        baselines=baseline or [],
         resume=resume,
     )
 
@@ -173,6 +174,9 @@ def predict(
 
     limits = {"tile": tile, "max_pixels": max_pixels}
     return run_predict(run_folder, images, out, network=network, confidence=confidence, device=device, **limits)
+
+
+app.add_typer(bench.app, name="bench", help="Measure speed on this machine: step, predict, data.")
 
 
 @app.command(rich_help_panel=_LISTS)

@@ -110,6 +110,14 @@ class OptimizerSettings(Section):
     warmup: int = Field(0, ge=0, description="steps of linear warm-up")
 
 
+class LearnerSettings(Section):
+    """Where one learner of a pair differs from the run; see `training/learners.py` for how the parts are joined."""
+
+    network: dict[str, Any] = Field(default_factory=dict, description="its own `network` settings")
+    optimizer: dict[str, Any] = Field(default_factory=dict, description="its own `optimizer` settings")
+    baseline: dict[str, Any] = Field(default_factory=dict, description="its own `baseline` settings")
+
+
 class TrainingSettings(Section):
     steps: PositiveInt = Field(4000, description="optimizer steps")
     batch: PositiveInt = Field(8, description="labeled images per step, over all ranks")
@@ -122,6 +130,11 @@ class TrainingSettings(Section):
     )
     capture: bool = Field(True, description="on CUDA, run the whole step as one captured graph")
     log_every: PositiveInt = Field(50, description="steps between lines of metrics.jsonl")
+    diagnose_every: int = Field(
+        100,
+        ge=0,
+        description="steps between looks at the pseudo labels, against hidden masks where there are any; 0: never",
+    )
     check_every: PositiveInt = Field(50, description="steps between looks at the non-finite flag")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
     keep: PositiveInt = Field(2, description="checkpoints kept, newest first")
@@ -161,6 +174,10 @@ class Config(Section):
     baseline: dict[str, Any] = Field(
         default_factory=dict,
         description="settings of the supervised baseline that a method starts from, where they differ",
+    )
+    learners: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="learner name -> its own network, optimizer and baseline settings, where learners differ",
     )
     data: DataSettings = DataSettings()
     views: ViewSettings = ViewSettings()

@@ -14,7 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from fewmask.training.observer import Observer
 
 _PLAIN_SECONDS = 15.0
-_MOST_WORDS = 3  # beside the bar: losses first; metrics.jsonl has all of them
+_MOST_WORDS = 3  # beside the bar: losses, then up to two diagnostics; metrics.jsonl has all of them
+_DIAGNOSTICS = {  # the ones worth a word, best first
+    "pseudo/accuracy": "pseudo accuracy",
+    "coupling/total_variation": "total variation",
+    "rectification/flipped": "flipped",
+}
+_DETAILS = ("pseudo", "coupling", "rectification", "prototypes", "prior_share", "lr")  # first parts of other names
 _ANY_WIDTH = 1000  # lines in a file are never cut or folded
 _HIDDEN = {code: "?" for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
 
@@ -38,6 +44,7 @@ class ConsoleObserver(Observer):
         self.live = sys.stderr.isatty() and not self.console.is_dumb_terminal
         self.name = name
         self._last_words: dict[str, str] = {}
+        self._values: dict[str, float] = {}
         self._last_time = time.monotonic()
         self._tasks: dict[str, TaskID] = {}
         self._bar = Progress(
@@ -81,9 +88,8 @@ class ConsoleObserver(Observer):
         if any(key.startswith("val_miou") for key in values):
             self.say(f"step {step}/{steps}: " + ", ".join(f"{key} {value:.4f}" for key, value in values.items()))
             return
-        shown = sorted((key for key in values if "gradient" not in key), key=lambda key: not key.startswith("loss/"))
-        words = [f"{key.rpartition('/')[2]} {values[key]:.3f}" for key in shown[:_MOST_WORDS]]
-        self._last_words["training"] = "  ".join(words)
+        self._values |= values  # diagnostics come less often than losses
+        self._last_words["training"] = "  ".join(_words(self._values))
 
     def _due(self, last: bool) -> bool:
         now = time.monotonic()
@@ -91,3 +97,13 @@ class ConsoleObserver(Observer):
             return False
         self._last_time = now
         return True
+
+
+def _words(values: Mapping[str, float]) -> list[str]:
+    """The few numbers beside the bar, with their names."""
+    diagnostics = [key for key in _DIAGNOSTICS if key in values][: _MOST_WORDS - 1]
+    plain = [key for key in values if not key.startswith(_DETAILS) and "gradient" not in key]
+    plain.sort(key=lambda key: not key.startswith("loss/"))
+    shown = {key: key.rpartition("/")[2] for key in plain[: _MOST_WORDS - len(diagnostics)]}
+    shown |= {key: _DIAGNOSTICS[key] for key in diagnostics}
+    return [f"{name} {values[key]:.3f}" for key, name in shown.items()]

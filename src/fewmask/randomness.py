@@ -16,6 +16,8 @@ from torch import Tensor
 
 _MASK = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9
+_LARGEST_SORTED = 4096
+_GRID_TURNS = 5
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -76,10 +78,45 @@ class Noise:
 def shuffled(seed: int, stream: str, place: Tensor, size: int) -> Tensor:
     """The item at each place of an endless sequence of shuffled passes over `size` items.
 
-    place [N] int64 counts on from the start of the run, without gaps; every pass holds each item once.
+    place [N] int64 counts on from the start of the run, without gaps; every pass holds each item once. A large pool is
+    not sorted as a whole, so a step's time does not grow with it.
     """
+    return _by_sorting(seed, stream, place, size) if size <= _LARGEST_SORTED else _by_grid(seed, stream, place, size)
+
+
+def _by_sorting(seed: int, stream: str, place: Tensor, size: int) -> Tensor:
+    """All orders are equally likely; each call sorts the whole pass."""
     first = place[0] // size  # [] the pass that the first place lies in
     passes = first + torch.arange((len(place) - 1) // size + 2, device=place.device)  # all that the places can reach
     keys = Randomness(seed, torch.zeros_like(first)).bits(stream, passes, size)  # [passes, size]
     order = keys.argsort(dim=1, stable=True)  # stable: equal keys fall alike on every device
     return order[place // size - first, place % size]
+
+
+def _by_grid(seed: int, stream: str, place: Tensor, size: int) -> Tensor:
+    """The items stand in a grid whose rows and columns are shuffled by turns; only the lines of `place` are computed.
+
+    Each turn moves cells within their lines, one to one, so a pass holds each item once whatever its size; the last row
+    may be short. Rows, columns, rows already reach every order of a grid.
+    """
+    random = Randomness(seed, torch.zeros_like(place[0]))
+    width = math.isqrt(size - 1) + 1
+    height, rest = -(-size // width), (size - 1) % width + 1  # rest: cells in the last row
+    number, cell = place // size, place % size  # [N] each
+    row, column = cell // width, cell % width
+    for turn in range(_GRID_TURNS):
+        if turn % 2 == 0:
+            keys = random.bits(f"{stream}/{turn}", number * height + row, width)  # [N, width]
+            column = _rank(keys, column, width - (width - rest) * (row == height - 1))
+        else:
+            keys = random.bits(f"{stream}/{turn}", number * width + column, height)  # [N, height]
+            row = _rank(keys, row, height - (column >= rest).long())
+    return row * width + column
+
+
+def _rank(keys: Tensor, place: Tensor, length: Tensor) -> Tensor:
+    """Where the key at `place` [N] stands in the order of the first `length` [N] keys of each row, [N]."""
+    own = keys.gather(1, place[:, None])  # [N, 1]
+    other = torch.arange(keys.shape[1], device=keys.device)
+    before = (keys < own) | ((keys == own) & (other < place[:, None]))
+    return (before & (other < length[:, None])).sum(1)

@@ -105,6 +105,7 @@ def _full_key(key: str, method_keys: Collection[str] = ()) -> str:
 
 
 def _may_be_none(key: str) -> bool:
+    key = re.sub(r"^(learners\.[^.]+\.)?(baseline\.)?", "", key)  # those of a learner or a baseline are the run's
     section, _, name = key.rpartition(".")
     owner = Config.model_fields[section].annotation if section in Config.model_fields else Config
     field = owner.model_fields.get(name) if isinstance(owner, type) and issubclass(owner, Section) else None
@@ -151,7 +152,7 @@ def _first_problem(section: type[Section], error: ValidationError, where: str) -
 def _close_keys(key: str, section: type[Section]) -> list[str]:
     """Keys of the section; for a method's, where words without a section end up, those of all sections, too."""
     own = all_keys(section)
-    bare = {} if section is Config else {full.rpartition(".")[2]: full for full in all_keys()}
+    bare = {} if section.__module__ == Config.__module__ else {full.rpartition(".")[2]: full for full in all_keys()}
     names = bare | {name: name for name in own}
     return [names[name] for name in difflib.get_close_matches(key, names, n=3, cutoff=0.5)]
 

@@ -177,4 +177,16 @@ class Measure:
     count: Tensor  # []
 
 
-Step = Generator[Update | Reduce | Measure, Tensor | None, None]
+@dataclass(frozen=True)
+class Lane:
+    """What follows needs nothing of the other lanes before the next Join: lanes may run side by side."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Join:
+    """What follows may use what all lanes computed."""
+
+
+Step = Generator[Update | Reduce | Measure | Lane | Join, Tensor | None, None]

@@ -89,6 +89,32 @@ def test_in_a_file_there_are_only_plain_lines(
     ]
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, "labeled 0.500  unlabeled 0.250  trusted 0.900"),
+        ({"pseudo/accuracy": 0.8, "pseudo/miou": 0.6}, "labeled 0.500  unlabeled 0.250  pseudo accuracy 0.800"),
+        (
+            {"rectification/flipped": 0.1, "coupling/total_variation": 0.2, "prototypes/drift": 0.3},
+            "labeled 0.500  total variation 0.200  flipped 0.100",
+        ),
+        (
+            {"rectification/flipped": 0.1, "coupling/total_variation": 0.2, "pseudo/accuracy": 0.8},
+            "labeled 0.500  pseudo accuracy 0.800  total variation 0.200",
+        ),
+    ],
+)
+def test_three_numbers_are_shown_and_diagnostics_stay(
+    capsys: pytest.CaptureFixture[str], more: dict[str, float], words: str
+) -> None:
+    losses = {"loss/labeled": 0.5, "loss/unlabeled": 0.25, "student_1/gradient_norm": 3.0, "trusted": 0.9, "lr": 0.01}
+    with ConsoleObserver() as observer:
+        observer.metrics(10, 20, {**losses, "loss/labeled": 1.0, **more})
+        observer.metrics(20, 20, losses)  # a line without diagnostics
+        observer.advance("training", 20, 20)
+    assert capsys.readouterr().err == f"training: 20/20  {words}\n"
+
+
 def test_plain_lines_are_rare_and_the_last_one_is_sure(capsys: pytest.CaptureFixture[str]) -> None:
     with ConsoleObserver() as observer:
         for done in range(1, 101):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,14 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 
 from fewmask.data.dataset import MaskCoding, Sample
-from fewmask.data.store import data_checksum, load_images, load_masks, resize_image, resize_mask
+from fewmask.data.store import (
+    data_checksum,
+    load_hidden_masks,
+    load_images,
+    load_masks,
+    resize_image,
+    resize_mask,
+)
 from fewmask.errors import DataError
 from fewmask.types import IGNORE
 
@@ -145,3 +153,19 @@ def test_checksum_sees_names_and_bytes_but_not_order(tmp_path: Path) -> None:
     content[-1] ^= 1
     path.write_bytes(content)
     assert data_checksum(samples) != checksum
+
+
+def test_hidden_masks_that_do_not_fit_are_one_unknown_pixel(tmp_path: Path) -> None:
+    """Good, none, unreadable, values outside the classes, another size than the image."""
+    samples = written(tmp_path, noise(3, 4, top=3), *[noise(3, 4)] * 4)
+    bad, strange, small = (tmp_path / f"{name}_mask.png" for name in ("bad", "strange", "small"))
+    bad.write_bytes(b"no image")
+    Image.fromarray(np.full((3, 4), 9, np.uint8)).save(strange)
+    Image.fromarray(np.zeros((3, 3), np.uint8)).save(small)
+    masks = (samples[0].mask, None, bad, strange, small)
+    samples = [replace(sample, mask=mask) for sample, mask in zip(samples, masks, strict=True)]
+    store = load_hidden_masks(samples, load_images(samples), CODING)
+    np.testing.assert_array_equal(store.raw(0)[0].numpy(), load_masks(samples[:1], CODING).raw(0)[0].numpy())
+    assert [store.raw(index).tolist() for index in (1, 2, 3, 4)] == [[[[IGNORE]]]] * 4
+    halved = load_hidden_masks(samples, load_images(samples, resize=(2, 2)), CODING, resize=(2, 2))
+    assert halved.raw(0).shape == halved.raw(4).shape == (1, 2, 2)

@@ -160,3 +160,16 @@ def test_moving_is_equation_12_and_leaves_absent_classes_alone():
 def test_coarse_label_reads_cell_centers():
     label = torch.arange(16).reshape(1, 4, 4)
     assert coarse_label(label, (2, 2)).tolist() == [[[5, 7], [13, 15]]]
+
+
+def test_drift_is_relative_to_the_start_of_the_stage():
+    """Classes that the sweep found: one has moved by half its length, one by nothing; one came later."""
+    prototypes = Prototypes(3, 2)
+    prototypes.labeled.copy_(torch.tensor([[6.0, 8.0, 2.0], [0.0, 5.0, 1.0], [0.0, 0.0, 0.0]]))
+    prototypes.settle()
+    assert prototypes.center.tolist() == [[3.0, 4.0], [0.0, 5.0], [0.0, 0.0]]
+    assert prototypes.drift().item() == 0.0
+    prototypes.center.copy_(torch.tensor([[4.5, 6.0], [0.0, 5.0], [9.0, 9.0]]))
+    assert prototypes.drift().item() == pytest.approx((2.5 / 5 + 0) / 2)
+    assert "start" not in prototypes.state_dict()  # a resumed stage sweeps again
+    assert Prototypes(3, 2).drift().item() == 0.0

@@ -9,7 +9,7 @@ from torch._subclasses import FakeTensorMode
 from fewmask.methods.table import METHODS, describe_methods
 from fewmask.randomness import Randomness
 from fewmask.types import IGNORE, Batch, Measure, Progress, Update
-from tests.miniature import make_batch, make_engine, make_method, make_progress, requests
+from tests.miniature import CLASSES, make_batch, make_engine, make_method, make_progress, requests
 
 SEMI_SUPERVISED = [name for name in METHODS if name != "supervised"]
 
@@ -109,6 +109,23 @@ def test_the_step_never_asks_the_host(name):
         losses = [each.loss.value() for each in requests(method, Batch(**fields), progress) if isinstance(each, Update)]
         with pytest.raises(torch._subclasses.fake_tensor.DataDependentOutputException):
             losses[0].item()  # the guard itself works
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_diagnostics_leave_the_method_alone(name):
+    """Labels for every unlabeled pixel or IGNORE, IGNORE on padding; no weight, statistic or mode changes."""
+    method, batch = make_method(name), make_batch()
+    before = {key: value.clone() for key, value in method.state_dict().items()}
+    found = method.pseudo_labels(batch)
+    assert bool(found) == (name in SEMI_SUPERVISED)
+    for each in found:
+        assert each.source in method.networks()
+        assert each.label.shape == batch.valid.shape
+        assert (each.label[~batch.valid] == IGNORE).all()
+        assert ((each.label < CLASSES) | (each.label == IGNORE)).all()
+    assert all(torch.equal(value, before[key]) for key, value in method.state_dict().items())
+    trained = set(method.trained().values())
+    assert all(network.training == (network in trained) for network in method.networks().values())
 
 
 def make_fake(method, mode):

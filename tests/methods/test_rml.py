@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fewmask.config import LossSettings
 from fewmask.errors import ConfigError
 from fewmask.learning.losses import LabeledLoss
+from fewmask.learning.prototypes import joining_images
 from fewmask.methods.rml import P0, RMLSettings, RobustMutualLearning
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.engine import Engine
@@ -197,21 +198,21 @@ def test_other_confidences(confidence: str):
     method, batch = method_of(confidence=confidence), batch_of()
     soft, own = batch.stored[P0].exp(), method.teacher_1(batch.weak).logits.softmax(1)
     expected = {"softmax": soft * own, "static": soft, "none": own}[confidence].argmax(1).where(batch.valid, IGNORE)
-    assert torch.equal(method._denoise(0, batch).label, expected)
+    assert torch.equal(method.pseudo_labels(batch)[0].label, expected)
 
 
 def test_the_pixel_count_prior_pulls_toward_frequent_classes():
     method, batch = method_of(prior="pixel_count"), batch_of()
     method.pixel_count.copy_(torch.tensor([1e9, 1.0, 1.0]))
     batch = replace(batch, stored={P0: torch.zeros_like(batch.stored[P0])})
-    label = method._denoise(0, batch).label
+    label = method.pseudo_labels(batch)[0].label
     assert set(label.unique().tolist()) == {0, IGNORE}
 
 
 def test_a_threshold_ignores_weak_labels():
     method, batch = method_of(threshold=0.9), batch_of()
-    free = method_of()._denoise(0, batch).label
-    kept = method._denoise(0, batch).label
+    free = method_of().pseudo_labels(batch)[0].label
+    kept = method.pseudo_labels(batch)[0].label
     assert torch.equal(kept[kept != IGNORE], free[kept != IGNORE])
     assert (kept == IGNORE).sum() > (free == IGNORE).sum()
 
@@ -222,6 +223,35 @@ def test_coupling_is_measured():
     measures = {each.name: each for each in requests(method, batch, make_progress()) if isinstance(each, Measure)}
     apart = measures["coupling/total_variation"]
     assert (apart.total / apart.count).item() == pytest.approx(0.5 * (one - other).abs().sum(1).mean().item())
+
+
+def test_diagnostics_see_what_is_taught():
+    """The labels of Algorithm 1, the labels of p0 alone, and the largest weight, each by a loop over pixels."""
+    method, batch = method_of(), batch_of()
+    for learner, found in enumerate(method.pseudo_labels(batch)):
+        teacher, center = method.teachers[learner], method.prototypes[learner].center
+        assert found.source == f"teacher_{learner + 1}"
+        assert np.array_equal(found.label.numpy(), denoise_by_loop(teacher, center, batch)[0])
+        for n, y, x in np.ndindex(2, SIZE, SIZE):
+            soft = batch.stored[P0][n, :, y, x].numpy()
+            assert found.before[n, y, x] == (soft.argmax() if batch.valid[n, y, x] else IGNORE)
+            feature = teacher.embed.detach().numpy() @ batch.weak[n, :, y, x].numpy()
+            weight = np.exp([-np.linalg.norm(feature - each) for each in center.numpy()])
+            assert found.weight[n, y, x].item() == pytest.approx(weight.max() / weight.sum(), abs=1e-6)
+
+
+@pytest.mark.parametrize(("confidence", "weighs"), [("softmax", True), ("static", False), ("none", False)])
+def test_diagnostics_of_other_confidences(confidence: str, weighs: bool):
+    method, batch = method_of(confidence=confidence, coupling="direct"), batch_of()
+    found = method.pseudo_labels(batch)[1]
+    assert found.source == "student_2"
+    assert torch.equal(found.label, method._denoise(1, batch, joining_images(batch, torch.tensor(0), 8)).label)
+    assert torch.equal(found.label, found.before) == (confidence == "static")
+    if weighs:
+        own = method.student_2(batch.weak).logits.softmax(1).amax(1)
+        torch.testing.assert_close(found.weight, own.to(found.weight.dtype))
+    else:
+        assert found.weight is None
 
 
 def test_without_noise_each_learner_needs_its_own_baseline():

@@ -83,21 +83,19 @@ def test_each_block_draws_for_itself_and_scales_what_it_keeps():
     net, draws = network(), noise(list(range(6)), survival=0.5)
     gates = [module for module in net.modules() if isinstance(module, ResidualGate)]
     branch = images(6, 2, 3, 3) + 1
-    kept = []
+    kept = draws.uniform("depth", 4).numpy().T < 0.5  # [gates, N]
     with net.backbone.noise.set_to(draws):
-        for index, gate in enumerate(gates):
-            assert gate.stream == f"depth/{index}"
-            kept.append(draws.uniform(gate.stream).numpy() < 0.5)
-            expected = branch.numpy() * (kept[-1] / np.float32(0.5))[:, None, None, None]
+        for gate, row in zip(gates, kept, strict=True):
+            expected = branch.numpy() * (row / np.float32(0.5))[:, None, None, None]
             np.testing.assert_array_equal(gate(branch).numpy(), expected)
     assert len({tuple(row) for row in kept}) == len(gates) == 4
 
 
 @pytest.mark.parametrize("survival", [0.3, 0.8])
 def test_the_mean_over_many_samples_is_the_undisturbed_branch(survival):
-    gate = next(module for module in network().modules() if isinstance(module, ResidualGate))
-    with gate.shared.set_to(noise(list(range(20000)), survival=survival)):
-        mean = gate(torch.ones(20000, 1)).mean()
+    backbone = network().backbone
+    with backbone.noise.set_to(noise(list(range(20000)), survival=survival)):
+        mean = backbone.noise.gates[0](torch.ones(20000, 1)).mean()
     deviation = ((1 - survival) / survival / 20000) ** 0.5
     assert mean.item() == pytest.approx(1.0, abs=4 * deviation)
 
@@ -134,7 +132,8 @@ def test_every_residual_block_is_gated_once_per_branch(backbone, blocks, gates):
     net = network(backbone=backbone, **head)
     found = [module for module in net.modules() if isinstance(module, ResidualGate)]
     assert net.backbone.residual_blocks == blocks
-    assert len({gate.stream for gate in found}) == len(found) == gates
+    assert len(found) == gates
+    assert set(net.backbone.noise.gates) == set(found)
 
 
 def test_a_vit_whose_blocks_are_all_dropped_is_its_embedded_patches():
@@ -159,16 +158,17 @@ def test_the_noise_is_forgotten_after_an_error():
     net = network()
     with pytest.raises(RuntimeError):
         net(images(2, 2, 32, 32)[:, :1].expand(2, 4, 32, 32)[:, :3, :1, :0], noise([0, 1], survival=0.5))
-    assert net.backbone.noise.current is None
+    assert all(gate.keep is None for gate in net.backbone.noise.gates)
 
 
 def test_a_copy_has_its_own_noise():
     net = network()
     twin = copy.deepcopy(net)
     with net.backbone.noise.set_to(noise([0], survival=1e-9)):
-        gate = next(module for module in twin.modules() if isinstance(module, ResidualGate))
-        assert gate.shared is twin.backbone.noise
-        assert torch.equal(gate(torch.ones(1, 1)), torch.ones(1, 1))
+        for own, other in zip(net.backbone.noise.gates, twin.backbone.noise.gates, strict=True):
+            assert torch.equal(own(torch.ones(1, 1)), torch.zeros(1, 1))
+            assert torch.equal(other(torch.ones(1, 1)), torch.ones(1, 1))
+    assert {*twin.backbone.noise.gates} <= {*twin.modules()}
 
 
 def test_stochastic_depth_without_residual_blocks_is_an_error():

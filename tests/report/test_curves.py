@@ -82,3 +82,12 @@ def test_series_of_metric_records() -> None:
         "loss/unlabeled": [(10.0, 1.0)],
         "val/miou": [(20.0, 0.25)],
     }
+
+
+def test_levels_are_dashed_in_the_color_of_their_series_and_on_the_axis() -> None:
+    svg = curve_svg({"a": [(0, 1), (10, 2)]}, "t", "", {"a": "#123456"}, {"a": 5.0, "missing": 9.0})
+    (level,) = (path for path in ElementTree.fromstring(svg).iter(f"{SVG}path") if path.get("stroke-dasharray"))
+    assert level.get("stroke") == "#123456"
+    height = float(level.attrib["d"].split("H")[0].split()[1])
+    assert height < min(y for _, y in lines(svg)[0])  # above both points, and the axis reaches that far
+    assert "5" in texts(svg)

@@ -183,6 +183,25 @@ def test_scores_over_time_are_drawn_in_percent(tmp_path: Path) -> None:
     assert "0.6" in words[other:]
 
 
+def test_pseudo_labels_have_their_own_readable_charts(tmp_path: Path) -> None:
+    """Two lines in one chart, one chart for all classes; nothing of it among the scores."""
+    line = [(0.0, 0.2), (10.0, 0.6)]
+    names = ["pseudo/accuracy", "pseudo/miou", "coupling/total_variation", "rectification/flips_right", "val_miou/t"]
+    names += [f"{kind}/{name}" for kind in ("pseudo_iou", "pseudo_share", "prior_share") for name in CLASSES.names]
+    drawn = replace(METHOD, metrics=dict.fromkeys([*names, "pseudo_miou/teacher_1", "prototypes/drift"], line))
+    words = [word.strip() for word in read(tmp_path, report(drawn)).words if word.strip()]
+    start, training, more = (words.index(word) for word in ("Pseudo labels", "Training", "More curves"))
+    assert {"accuracy", "mean IoU", "after the flip", "total variation"} <= set(words[start:training])
+    assert "before it" not in words
+    assert "val_miou/t" in words[training:more]
+    assert words[start:more].count("percent") == 4
+    titles = {"pseudo_miou/teacher_1", "prototypes/drift", "IoU of pseudo labels"}
+    assert titles | {"share of pseudo labels (dashed: of labeled pixels)"} <= set(words[more:])
+    assert not [word for word in words if word.startswith(("pseudo_iou", "pseudo_share", "prior_share"))]
+    both = [word.strip() for word in read(tmp_path, report(drawn, replace(drawn, name="rml"))).words]
+    assert {"mean_teacher: accuracy", "rml: accuracy", "rml: IoU of pseudo labels"} <= set(both)
+
+
 def test_large_pictures_are_shrunk(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (1000, 2000, 3), dtype=np.uint8)
     label = np.random.default_rng(0).integers(0, 3, (1000, 2000))

@@ -14,7 +14,13 @@ from fewmask.training.checkpoint import list_checkpoints, load_checkpoint
 from tests.training.runs import NOISY, assert_same_run, start, train_here, words
 
 STEPS = 40
-RUN = (*NOISY, f"training.steps={STEPS}", "training.log_every=2", "training.checkpoint_every=5")
+RUN = (
+    *NOISY,
+    f"training.steps={STEPS}",
+    "training.log_every=2",
+    "training.checkpoint_every=5",
+    "training.diagnose_every=4",
+)
 
 
 def reached(run: Path) -> int:

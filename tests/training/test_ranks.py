@@ -14,6 +14,7 @@ from tests.training.runs import NOISY, finish, newest_state, tensors, train_here
 
 TOLERANCE = 1e-9
 RUN = (*NOISY, "training.precision=fp64", "training.steps=5", "training.log_every=2", "settings.threshold=0.35")
+RUN += ("training.diagnose_every=2", "data.labels=4")  # two hidden masks
 
 
 def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
@@ -38,6 +39,7 @@ def test_torchrun_with_two_processes_equals_one(data, tmp_path):
     for first, second in zip(*lines, strict=True):
         assert second == pytest.approx(first, rel=TOLERANCE, abs=TOLERANCE)
         assert 0 < first["trusted"] < 1  # the threshold parts the pixels, so the unlabeled loss is at work
+    assert any("pseudo/accuracy" in line for line in lines[0])
     # Five images on two ranks: each counts exactly once
     assert (tmp_path / "one" / "evaluation.json").read_bytes() == (tmp_path / "two" / "evaluation.json").read_bytes()
     assert log.read_text().count("2 processes") == 1  # only the first rank speaks

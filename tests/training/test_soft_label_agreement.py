@@ -1,6 +1,6 @@
 """Rectified labels from stored soft labels are those from float32 ones: the bound that decides how they are kept.
 
-A network that has learned street scenes for a while gives p0 and the prototypes; after some more steps it is the teacher
+A network that has learned street scenes for a while gives p0 and the prototypes; some steps later it is the teacher
 whose features rectify it, so that many labels change. Crops, scales, flips and padding are those of training.
 """
 
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fewmask.data.opening import open_dataset
 from fewmask.data.synthetic import write_scenes
-from fewmask.learning.rectification import hard_label
 from fewmask.methods.rml import P0
 from fewmask.settings import preset, resolve
 from fewmask.training.distributed import World
@@ -66,9 +65,8 @@ def recoded(maps: PixelMaps, code: str) -> PixelMaps:
 def labels(session: Session, maps: PixelMaps) -> tuple[Tensor, Tensor]:
     """Every pixel's rectified label, and the label of p0 alone, over many batches, [n] each."""
     maker = build_maker(session.config, session.stores, session.engine, {P0: maps})
-    batches = [maker(torch.tensor(step)) for step in range(BATCHES)]
-    rectified = [session.method._denoise(0, batch).label.flatten() for batch in batches]
-    alone = [hard_label(batch.stored[P0].exp(), batch.valid).flatten() for batch in batches]
+    found = [session.method.pseudo_labels(maker(torch.tensor(step)))[0] for step in range(BATCHES)]
+    rectified, alone = zip(*((each.label.flatten(), each.before.flatten()) for each in found), strict=True)
     return torch.cat(rectified), torch.cat(alone)
 
 

@@ -1,5 +1,7 @@
 """Robust Mutual Learning over its baseline and two stages: what each leaves, and resuming anywhere in them."""
 
+import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tests.training.runs import assert_same_run, tiny_config, write_data
 
 STEPS, BASELINE = 4, 3
 WORDS = (f"training.steps={STEPS}", "training.checkpoint_every=3", "training.log_every=2", "training.keep=9")
+WORDS += ("training.diagnose_every=1", "data.labels=4")  # two hidden masks, and images that have none
 
 
 class Stopped(Exception):
@@ -48,7 +51,7 @@ def whole(data: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "at", [("training", 2), ("training", STEPS), ("sweeping", 6), ("training", STEPS + 2), ("validating", 5)]
+    "at", [("training", 2), ("training", STEPS), ("sweeping", 4), ("training", STEPS + 2), ("validating", 5)]
 )
 def test_resuming_anywhere_ends_the_same(data: Path, whole: Path, tmp_path: Path, at: tuple[str, int]):
     with pytest.raises(Stopped):
@@ -73,6 +76,19 @@ def test_stages_start_where_the_paper_says(whole: Path):
         assert torch.equal(second[key.replace("teacher", "student", 1)], end[key])
     apart = [key for key in names if "teacher_1" in key and not torch.equal(end[key], end[key.replace("_1", "_2", 1)])]
     assert apart  # noise has driven the learners apart
+
+
+def test_every_stage_has_its_diagnostics(whole: Path):
+    """Drift is measured from the start of each stage, accuracy wherever a batch holds an image with a hidden mask."""
+    lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 2 * STEPS + 1))  # every second one with losses, too
+    drift = [line["prototypes/drift"] for line in lines]
+    assert all(before < after for stage in (drift[:STEPS], drift[STEPS:]) for before, after in pairwise(stage))
+    assert drift[STEPS] < drift[STEPS - 1]
+    told = [line for line in lines if "pseudo/accuracy" in line]
+    assert told
+    assert all(f"pseudo_miou/teacher_{learner}" in line for line in told for learner in (1, 2))
+    assert all(0 <= line["rectification/certain"] <= 1 for line in lines)
 
 
 def test_without_noise_two_baselines_are_trained(data: Path, tmp_path: Path):

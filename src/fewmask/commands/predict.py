@@ -90,7 +90,7 @@ def load_segmenter(
 ) -> Segmenter:
     """The model that ships, or the named network; the run's own settings where its config.yaml is there."""
     config = folder.read_config() if folder.config.is_file() else Config()
-    settings, target = _settings(config.evaluation, tile), choose_device(device)
+    settings, target = tiled_settings(config.evaluation, tile), choose_device(device)
     set_tf32(config.training.tf32)
     networks, card, members = load_networks(folder) if network == ENSEMBLE else ({}, None, ())
     if card is not None and len(members) > 1:
@@ -114,7 +114,8 @@ def model_input(image: np.ndarray, channels: int, where: Path) -> Tensor:
     return values
 
 
-def _settings(settings: EvaluationSettings, tile: int | None) -> EvaluationSettings:
+def tiled_settings(settings: EvaluationSettings, tile: int | None) -> EvaluationSettings:
+    """The settings with tiles of the asked size, where one was asked for."""
     if tile is None:
         return settings
     if tile < 16:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from fewmask.methods.table import method_class
 from fewmask.report.tables import scores_table
 from fewmask.settings import preset as read_preset
 from fewmask.settings import read_section, read_settings_file, resolve
-from fewmask.training.model_file import load_card
 from fewmask.training.run import Outcome, run_training
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.signals import Interrupted
@@ -29,15 +29,18 @@ def run_train(
     words: list[str],
     device: str | None,
     init: Path | None,
+    baselines: Sequence[Path],
     resume: bool,
 ) -> int:
     if out is None:
         raise ConfigError("no run folder given", where="--out", fix="fewmask train DATA --out RUN")
     config = _config(data, out, preset, config_file, flags, words, resume)
-    _require_possible(config, out, init, resume)
+    _require_possible(config, out, resume)
     with ConsoleObserver() as observer:
         try:
-            outcome = run_training(config, out, device=device, resume=resume, init=init, observer=observer)
+            outcome = run_training(
+                config, out, device=device, resume=resume, init=init, observer=observer, baselines=baselines
+            )
         except Interrupted as stopped:
             observer.say(f"{stopped}; a checkpoint is in {out}")
             observer.say(f"go on with: fewmask train --out {shlex.quote(str(out))} --resume")
@@ -78,12 +81,10 @@ def _from_anywhere(config: Config) -> Config:
     return config.model_copy(update={"data": config.data.model_copy(update=absolute)})
 
 
-def _require_possible(config: Config, out: Path, init: Path | None, resume: bool) -> None:
+def _require_possible(config: Config, out: Path, resume: bool) -> None:
     """What can be known before the data are read, which may take minutes."""
     method = method_class(config.method)
     read_section(method.Settings, config.settings, where=f"settings of method {config.method}")
-    if init is not None:
-        load_card(init)
     folder = RunFolder(out)
     if folder.config.exists() and not resume:
         folder.claim()  # refuses

@@ -22,7 +22,7 @@ from fewmask.data.imagefile import MAX_PIXELS, Header, read_header
 from fewmask.data.masks import read_mask
 from fewmask.data.problem import DataProblem
 from fewmask.data.reading import read_image
-from fewmask.types import FlatImages
+from fewmask.types import IGNORE, FlatImages
 
 Size = tuple[int, int]
 Item = TypeVar("Item")
@@ -81,6 +81,38 @@ def load_masks(
         return (resize_mask(label, resize) if resize else label)[:, :, None]
 
     return _filled(paths, sizes, 1, False, read, progress)
+
+
+def load_hidden_masks(
+    samples: Sequence[Sample],
+    images: FlatImages,
+    coding: MaskCoding,
+    *,
+    resize: Size | None = None,
+    max_pixels: int = MAX_PIXELS,
+    progress: Advance | None = None,
+) -> FlatImages:
+    """The truth about unlabeled images, for diagnostics only, as `load_masks` gives it.
+
+    Where there is no mask, or none that fits its image of `images`, one IGNORE pixel stands for the whole image: the
+    check has warned, and training needs none of them.
+    """
+
+    def read(index: int) -> np.ndarray:
+        mask, unknown = samples[index].mask, np.full((1, 1), IGNORE, np.uint8)
+        if mask is None:
+            return unknown
+        try:
+            label = read_mask(mask, coding, max_pixels=max_pixels)
+        except DataProblem:
+            return unknown
+        label = resize_mask(label, resize) if resize else label
+        return label if label.shape == (int(images.height[index]), int(images.width[index])) else unknown
+
+    labels = _mapped(read, range(len(samples)), progress)
+    height, width = (torch.tensor([label.shape[axis] for label in labels], dtype=torch.int64) for axis in (0, 1))
+    values = torch.from_numpy(np.concatenate([label.reshape(-1) for label in labels]))
+    return FlatImages(values, (height * width).cumsum(0) - height * width, height, width, channels=1)
 
 
 def resize_image(array: np.ndarray, size: Size) -> np.ndarray:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from itertools import compress
 from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-Buffers = Literal["copied", "averaged"]
+Buffers = Literal["copied", "averaged", "weak"]
 Network = TypeVar("Network", bound=nn.Module)
 
 
@@ -27,7 +28,8 @@ def warmed_decay(decay: float, step: Tensor) -> Tensor:
 def ema_update(teacher: nn.Module, student: nn.Module, decay: float | Tensor, buffers: Buffers = "copied") -> None:
     """teacher <- decay * teacher + (1 - decay) * student; counters are always copied.
 
-    buffers: BatchNorm statistics are copied from the student, or averaged like the weights.
+    buffers: BatchNorm statistics are copied from the student, averaged like the weights, or left to what the teacher
+    itself sees (`weak`, learning/statistics.py).
     """
     slow: list[Tensor] = list(teacher.parameters())
     fast: list[Tensor] = list(student.parameters())
@@ -38,6 +40,7 @@ def ema_update(teacher: nn.Module, student: nn.Module, decay: float | Tensor, bu
     step = list(torch._foreach_sub(fast, slow))
     torch._foreach_mul_(step, 1 - decay)
     torch._foreach_add_(slow, step)
-    for old, new, average in zip(slow_buffers, fast_buffers, averaged, strict=True):
-        if not average:
-            old.copy_(new)
+    own = [buffers == "weak" and buffer.is_floating_point() for buffer in slow_buffers]
+    copied = [not (average or kept) for average, kept in zip(averaged, own, strict=True)]
+    if any(copied):
+        torch._foreach_copy_(list(compress(slow_buffers, copied)), list(compress(fast_buffers, copied)))

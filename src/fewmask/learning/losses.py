@@ -18,10 +18,24 @@ from fewmask.types import IGNORE, Loss
 
 
 def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Bilinear, half-pixel centers: [N, K, h, w] -> [N, K, H, W]."""
+    """Bilinear, half-pixel centers: [N, K, h, w] -> [N, K, H, W].
+
+    As two matrix products, what F.interpolate computes: the gradient is a product as well, several times faster on CPU
+    and GPU than interpolate's, and always summed in the same order.
+    """
     if tuple(maps.shape[-2:]) == tuple(size):
         return maps
-    return F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
+    with torch.autocast(maps.device.type, enabled=False):
+        return _between(maps, size[0], -2) @ maps @ _between(maps, size[1], -1).T
+
+
+def _between(maps: Tensor, large: int, dimension: int) -> Tensor:
+    """The weight of each of few cells at each of many places, [large, small]; rows sum to 1."""
+    small = maps.shape[dimension]
+    place = (torch.arange(large, dtype=torch.float64, device=maps.device) + 0.5) * (small / large) - 0.5
+    cell = torch.arange(small, dtype=torch.float64, device=maps.device)
+    weight = 1 - (place.clamp(0, small - 1)[:, None] - cell).abs()
+    return weight.clamp(min=0).to(maps.dtype)
 
 
 def cross_entropy(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
-from fewmask.types import IGNORE
+from fewmask.types import IGNORE, Batch
 
 FEWEST_PIXELS = 10  # an image says something about a class only with this many of its feature cells
 
@@ -33,6 +35,7 @@ class Prototypes(nn.Module):
 
     center: Tensor  # [K, D] eta
     known: Tensor  # [K] bool
+    start: Tensor  # [K, D] the centers after the last sweep, which a resumed stage repeats
     predicted: Tensor  # [K, D + 1] sums over images of per-image class means, and the number of images
     predicted_pixels: Tensor  # [K]
     labeled: Tensor  # [K, D + 1] the same from labeled truth
@@ -41,6 +44,7 @@ class Prototypes(nn.Module):
         super().__init__()
         self.register_buffer("center", torch.zeros(num_classes, channels))
         self.register_buffer("known", torch.zeros(num_classes, dtype=torch.bool))
+        self.register_buffer("start", torch.zeros(num_classes, channels), persistent=False)
         for name in ("predicted", "labeled"):
             self.register_buffer(name, torch.zeros(num_classes, channels + 1), persistent=False)
         self.register_buffer("predicted_pixels", torch.zeros(num_classes), persistent=False)
@@ -67,6 +71,7 @@ class Prototypes(nn.Module):
         sums = torch.where(seen[:, None] & (self.predicted[:, -1:] > 0), self.predicted, self.labeled)
         self.center.copy_(sums[:, :-1] / sums[:, -1:].clamp(min=1))
         self.known.copy_(sums[:, -1] > 0)
+        self.start.copy_(self.center)
 
     @torch.no_grad()
     def move(self, sums: Tensor, momentum: float) -> None:
@@ -77,6 +82,14 @@ class Prototypes(nn.Module):
         self.center.copy_(torch.where(count > 0, moved, self.center))
         self.known.logical_or_(count[:, 0] > 0)
 
+    @torch.no_grad()
+    def drift(self) -> Tensor:
+        """||eta - start|| / ||start||, the mean over the classes that the sweep found, []."""
+        length = self.start.norm(dim=1)  # [K]
+        found = length > 0
+        moved = (self.center - self.start).norm(dim=1) / length.where(found, 1.0)
+        return moved.where(found, 0.0).sum() / found.sum().clamp(min=1)
+
 
 def _image_means(sums: Tensor, fewest: int = FEWEST_PIXELS) -> Tensor:
     """Sum over images of class means, and how many images had one: [N, K, D + 1] -> [K, D + 1]."""
@@ -84,6 +97,24 @@ def _image_means(sums: Tensor, fewest: int = FEWEST_PIXELS) -> Tensor:
     present = (count >= fewest).to(sums.dtype)
     means = sums[..., :-1] / count.clamp(min=1) * present
     return torch.cat([means.sum(0), present.sum(0)], dim=-1)
+
+
+class Joining(NamedTuple):
+    """Labeled images whose features join the prototypes in a step."""
+
+    image: Tensor  # [J, C, H, W]
+    known: Tensor  # [J, H, W] bool, False where the label is ignored
+
+
+def joining_images(batch: Batch, step: Tensor, every: int) -> Joining:
+    """A share of the labeled images, such that each place of the batch has its turn every so many steps."""
+    count = -(-len(batch.image) // every)
+    first = (step - batch.image_position[0]) % every  # positions count over all processes
+    place = first + every * torch.arange(count, device=batch.image.device)  # [J]
+    there = place < len(batch.image)
+    place = place.clamp(max=len(batch.image) - 1)
+    known = (batch.label.index_select(0, place) != IGNORE) & there[:, None, None]
+    return Joining(batch.image.index_select(0, place), known)
 
 
 def valid_cells(valid: Tensor, size: tuple[int, int]) -> Tensor:

@@ -46,7 +46,12 @@ def hard_label(probability: Tensor, valid: Tensor, threshold: float = 0.0) -> Te
 
 
 def total_variation(one: Tensor, other: Tensor) -> Tensor:
-    """Half the L1 distance of two distributions over classes, per pixel: [U, K, h, w] twice -> [U, h, w]."""
+    """Half the L1 distance of two distributions over classes, per pixel: [U, K, h, w] twice -> [U, h, w].
+
+    Maps of unlike networks are compared at the finer of the two strides.
+    """
+    size = max(one.shape[-2], other.shape[-2]), max(one.shape[-1], other.shape[-1])
+    one, other = upsample(one, size), upsample(other, size)
     return 0.5 * (one - other).abs().sum(1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -12,9 +13,10 @@ from fewmask.learning.ema import Buffers, ema_update, teacher_of, warmed_decay
 from fewmask.learning.losses import LabeledLoss, cross_entropy
 from fewmask.learning.pseudo_labels import pseudo_label
 from fewmask.learning.schedules import ramped
-from fewmask.methods.method import BuildNetwork, Method, MethodSettings
+from fewmask.learning.statistics import move_statistics, watched_inputs
+from fewmask.methods.method import BuildNetwork, Method, MethodSettings, PseudoLabels
 from fewmask.networks.segmentation import SegmentationNetwork
-from fewmask.types import Batch, Measure, Progress, Step, Update, ViewRequest
+from fewmask.types import IGNORE, Batch, Measure, Progress, Reduce, Step, Update, ViewRequest
 from fewmask.views.mixing import paste
 
 
@@ -22,7 +24,7 @@ class MeanTeacherSettings(MethodSettings):
     decay: Share = Field(0.999, description="alpha: how much of the teacher stays at each step")
     warmup: bool = Field(True, description="start with the plain mean of the first steps: min(decay, 1 - 1/(step+1))")
     buffers: Buffers = Field(
-        "copied", description="teacher's BatchNorm statistics: copied from the student or averaged"
+        "copied", description="teacher's BatchNorm statistics: copied from the student, averaged, or of weak images"
     )
     threshold: Share = Field(0.95, description="tau: pseudo labels below this confidence are dropped, not renormalized")
     unlabeled_weight: float = Field(1.0, ge=0, description="w: weight of the loss on unlabeled images")
@@ -62,7 +64,7 @@ class MeanTeacher(Method):
 
     def step(self, batch: Batch, progress: Progress) -> Step:
         settings = self.settings
-        with torch.no_grad():
+        with torch.no_grad(), watched_inputs(self.teacher_1, settings.buffers == "weak") as inputs:
             target, confidence = pseudo_label(self.teacher_1(batch.weak).logits, batch.valid)  # [U, H, W] each
         strong = batch.strong[0] if settings.photometric else batch.weak
         mixed, target, confidence = (paste(part, batch.partner, batch.box) for part in (strong, target, confidence))
@@ -78,4 +80,13 @@ class MeanTeacher(Method):
 
         decay = warmed_decay(settings.decay, progress.step) if settings.warmup else settings.decay
         ema_update(self.teacher_1, self.student_1, decay, settings.buffers)
+        if inputs:
+            moments = yield Reduce(torch.cat(inputs))
+            assert moments is not None
+            move_statistics(self.teacher_1, moments)
         yield Measure("trusted", trusted.sum(), torch.ones_like(trusted).sum())
+
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch) -> Sequence[PseudoLabels]:
+        label, confidence = pseudo_label(self.teacher_1(batch.weak).logits, batch.valid)  # [U, H, W] each
+        return [PseudoLabels("teacher_1", label.where(confidence >= self.settings.threshold, IGNORE))]

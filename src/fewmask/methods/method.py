@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pydantic import Field
@@ -25,11 +26,27 @@ def at_once(network: SegmentationNetwork, images: Tensor) -> Prediction:
     return prediction
 
 
+def learner_of(network: str) -> str:
+    """The learner whose architecture a network has: `teacher_2` belongs to `student_2`."""
+    return f"student_{network.rpartition('_')[2]}"
+
+
 class MethodSettings(Section):
     """The model noise that every method can put on its students."""
 
     dropout: Share = Field(0.0, description="probability of dropout before the classifier (paper: 0.5)")
     stochastic_depth: Share = Field(1.0, description="survival rate of each residual block (paper: 0.8); 1 is off")
+
+
+@dataclass(frozen=True)
+class PseudoLabels:
+    """What one network teaches about a batch's unlabeled images, before mixing; for diagnostics."""
+
+    source: str  # the network that says so
+    label: Tensor  # [U, H, W]; IGNORE on padding and where nothing is taught
+    before: Tensor | None = None  # [U, H, W] the label without rectification
+    weight: Tensor | None = None  # [U, h, w] the largest omega of each feature cell
+    drift: Tensor | None = None  # [] how far its prototypes have moved since the stage began, relative to their length
 
 
 class Method(nn.Module, ABC):
@@ -45,6 +62,7 @@ class Method(nn.Module, ABC):
         tuple[str, ...]
     ]  # networks that are scored; the first ships when there is nothing to choose by
     needs_baseline: ClassVar[bool] = False  # starts from a supervised run, and sweeps over all images before each stage
+    learners: ClassVar[tuple[str, ...]] = ("student_1",)  # networks that train; each may have settings of its own
     ensemble: ClassVar[tuple[str, ...]] = ()  # predictors whose mean softmax is scored, too
 
     def __init__(self, settings: MethodSettings, labeled_loss: LabeledLoss) -> None:
@@ -87,6 +105,10 @@ class Method(nn.Module, ABC):
 
     def finish_sweep(self) -> None:
         """After the last images of a sweep."""
+
+    def pseudo_labels(self, batch: Batch) -> Sequence[PseudoLabels]:  # noqa: ARG002
+        """What is taught about this batch as things stand, for diagnostics; empty without pseudo labels."""
+        return ()
 
     def noise(self, progress: Progress, learner: str, *positions: Tensor) -> Noise:
         """The model noise of one forward pass, at the rates of the settings."""

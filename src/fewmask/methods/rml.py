@@ -11,9 +11,17 @@ from torch import Tensor
 
 from fewmask.config import Share
 from fewmask.errors import ConfigError
-from fewmask.learning.ema import Buffers, ema_update, teacher_of, warmed_decay
+from fewmask.learning.ema import Buffers, ema_update, warmed_decay
 from fewmask.learning.losses import LabeledLoss, cross_entropies
-from fewmask.learning.prototypes import Prototypes, class_sums, coarse_label, prediction_label, valid_cells
+from fewmask.learning.prototypes import (
+    Joining,
+    Prototypes,
+    class_sums,
+    coarse_label,
+    joining_images,
+    prediction_label,
+    valid_cells,
+)
 from fewmask.learning.rectification import (
     hard_label,
     mean_log_probability,
@@ -21,12 +29,25 @@ from fewmask.learning.rectification import (
     rectified,
     total_variation,
 )
-from fewmask.methods.method import BuildNetwork, Forward, Method, MethodSettings, at_once
-from fewmask.networks.segmentation import SegmentationNetwork
-from fewmask.types import IGNORE, Batch, Loss, Measure, Prediction, Progress, Reduce, Step, Update, ViewRequest
+from fewmask.learning.statistics import move_statistics, watched_inputs
+from fewmask.methods.method import BuildNetwork, Forward, MethodSettings, PseudoLabels, at_once
+from fewmask.methods.pair import LearnerPair, Restart, alike
+from fewmask.types import (
+    Batch,
+    Join,
+    Lane,
+    Loss,
+    Measure,
+    Prediction,
+    Progress,
+    Reduce,
+    Step,
+    Update,
+    ViewRequest,
+)
 from fewmask.views.mixing import paste
 
-P0 = "log_p0"  # the PixelStore's name for the stage's soft pseudo labels
+P0 = "log_p0"  # the PixelStore's name for the stage's soft pseudo labels; with _1 and _2 where each learner has its own
 
 
 class RMLSettings(MethodSettings):
@@ -50,12 +71,16 @@ class RMLSettings(MethodSettings):
     threshold: Share = Field(0.0, description="rectified labels below this value are ignored (paper: 0)")
     momentum: Share = Field(0.9999, description="lambda: how much of a prototype stays at each step (paper: 0.9999)")
     stages: PositiveInt = Field(2, description="stages; each recomputes p0 and restarts the schedule (paper: 2)")
+    p0: Literal["auto", "shared", "own"] = Field(
+        "auto", description="p0: both teachers' mean (shared) or each learner's own; auto: own where networks differ"
+    )
+    restart: Restart = Field("teacher", description="later stages go on from the teachers, or from the baseline again")
     decay: Share = Field(
         0.999, description="alpha: how much of a teacher stays at each step (paper silent; ProDA 0.999)"
     )
     warmup: bool = Field(False, description="start each stage's teachers with the plain mean of the first steps")
     buffers: Buffers = Field(
-        "copied", description="teachers' BatchNorm statistics: copied from the student or averaged"
+        "copied", description="teachers' BatchNorm statistics: copied from the student, averaged, or of weak images"
     )
     targets: Literal["sum", "mean"] = Field(
         "sum", description="add the losses against both teachers (Eq. 5) or average them"
@@ -73,41 +98,32 @@ class Denoised(NamedTuple):
     label: Tensor  # [U, H, W]
     sums: Tensor  # [K, D + 1] class sums of its features
     probability: Tensor  # [U, K, h, w] its own softmax
-    flipped: Tensor  # [] feature cells whose label rectification changed
+    inputs: Sequence[Tensor] = ()  # moments of what its BatchNorm layers were fed, where `buffers: weak` wants them
 
 
-class RobustMutualLearning(Method):
+class RobustMutualLearning(LearnerPair):
     """L_i = H(y, h_i(x_l)) + sum_j H(y_j, h_i(noise(x_u))), y_j = argmax_k omega_k * p0_k of teacher j (Eqs. 1, 5, 6).
 
     Zhang et al., CVPR 2022, Algorithm 1. Where the paper is silent: teachers in eval mode, prototypes from the 256-d
     feature before dropout, p0 shared by both learners (the mean of both teachers' softmax at the start of a stage,
-    which is the baseline's in the first one), stages continue from the teachers. Deviation: mixing partners come from
-    the same batch (`pairs: independent` is the paper's).
+    which is the baseline's in the first one; `p0: own` is the alternative, and the rule for unlike networks), stages
+    continue from the teachers (or `restart: baseline`). Labels cross at the crop's resolution, so learners may differ
+    in stride. Deviation: mixing partners come from the same batch (`pairs: independent` is the paper's).
     """
 
     Settings: ClassVar = RMLSettings
     paper: ClassVar = "Zhang et al., Robust Mutual Learning for Semi-supervised Semantic Segmentation, CVPR 2022"
-    predictors: ClassVar = ("teacher_1", "teacher_2", "student_1", "student_2")
-    ensemble: ClassVar = ("teacher_1", "teacher_2")
-    needs_baseline: ClassVar = True
     pixel_count: Tensor  # [K] labeled pixels of each class
 
     def __init__(self, settings: RMLSettings, build: BuildNetwork, labeled_loss: LabeledLoss) -> None:
-        super().__init__(settings, labeled_loss)
+        super().__init__(settings, build, labeled_loss, settings.restart)
         self.settings = settings
-        self.student_1, self.student_2 = build("student_1"), build("student_2")
-        self.teacher_1, self.teacher_2 = teacher_of(self.student_1), teacher_of(self.student_2)
-        sizes = (self.student_1.num_classes, self.student_1.feature_channels)
-        self.prototypes_1, self.prototypes_2 = Prototypes(*sizes), Prototypes(*sizes)
-        self.register_buffer("pixel_count", torch.zeros(sizes[0]))
-
-    @property
-    def students(self) -> tuple[SegmentationNetwork, SegmentationNetwork]:
-        return self.student_1, self.student_2
-
-    @property
-    def teachers(self) -> tuple[SegmentationNetwork, SegmentationNetwork]:
-        return self.teacher_1, self.teacher_2
+        classes = self.student_1.num_classes
+        self.prototypes_1, self.prototypes_2 = (Prototypes(classes, each.feature_channels) for each in self.students)
+        self.register_buffer("pixel_count", torch.zeros(classes))
+        shared = settings.p0 == "shared" or (settings.p0 == "auto" and alike(*self.students))
+        self._p0 = (P0, P0) if shared else (f"{P0}_1", f"{P0}_2")  # each learner's map in the store
+        self._check(settings)
 
     @property
     def prototypes(self) -> tuple[Prototypes, Prototypes]:
@@ -127,14 +143,17 @@ class RobustMutualLearning(Method):
     def stages(self) -> int:
         return self.settings.stages
 
-    def trained(self) -> dict[str, SegmentationNetwork]:
-        return {"student_1": self.student_1, "student_2": self.student_2}
-
     def step(self, batch: Batch, progress: Progress) -> Step:
         """Algorithm 1, one iteration."""
-        denoised = [self._denoise(learner, batch) for learner in (0, 1)]
+        joining = joining_images(batch, progress.step, self.settings.labeled_every)
+        denoised = []
+        for learner in (0, 1):
+            yield Lane(learner)
+            denoised.append(self._denoise(learner, batch, joining))
+        yield Join()
         targets = [paste(each.label, batch.partner, batch.box) for each in denoised]  # MixRectify
         for learner, (name, student) in enumerate(self.trained().items()):
+            yield Lane(learner)
             strong = batch.strong[learner] if self.settings.photometric else batch.weak
             mixed = paste(strong, batch.partner, batch.box)  # x_u <- m * x_u1 + (1 - m) * x_u2
             noise = self.noise(progress, name, batch.image_position, batch.weak_position[: len(mixed)])
@@ -142,47 +161,56 @@ class RobustMutualLearning(Method):
             labeled, unlabeled = logits.split([len(batch.image), len(mixed)])
             loss = self.labeled_loss(labeled, batch.label)  # Eq. 1
             yield Update(name, loss + self._mutual_loss(unlabeled, self._taught_by(learner, targets)))
+        yield Join()
 
-        batch_sums = [each.sums + self._labeled_sums(learner, batch, progress) for learner, each in enumerate(denoised)]
-        sums = yield Reduce(torch.stack(batch_sums))  # [2, K, D + 1], over ranks
-        assert sums is not None
-        for prototypes, learner_sums in zip(self.prototypes, sums, strict=True):
-            prototypes.move(learner_sums, self.settings.momentum)  # Eq. 12
+        for prototypes, each in zip(self.prototypes, denoised, strict=True):
+            sums = yield Reduce(each.sums)  # [K, D + 1], over ranks
+            assert sums is not None
+            prototypes.move(sums, self.settings.momentum)  # Eq. 12
 
         decay = warmed_decay(self.settings.decay, progress.step) if self.settings.warmup else self.settings.decay
-        for teacher, student in zip(self.teachers, self.students, strict=True):
+        for teacher, student, each in zip(self.teachers, self.students, denoised, strict=True):
             ema_update(teacher, student, decay, self.settings.buffers)
-        yield from self._measures(denoised, batch)
+            if each.inputs:
+                moments = yield Reduce(torch.cat([*each.inputs]))
+                assert moments is not None
+                move_statistics(teacher, moments)
+        one, other = (each.probability for each in denoised)
+        apart = total_variation(one, other)  # [U, h, w]
+        yield Measure("coupling/total_variation", apart.sum(), torch.ones_like(apart).sum())
 
     @torch.no_grad()
-    def _denoise(self, learner: int, batch: Batch) -> Denoised:
+    def _denoise(self, learner: int, batch: Batch, joining: Joining) -> Denoised:
         """Denoise in Algorithm 1: the rectified hard label of every unlabeled image (Eq. 6)."""
-        prediction = self._taught(learner, batch.weak)
-        valid = valid_cells(batch.valid, _size(prediction.logits))  # [U, h, w]
-        probability = prediction.logits.softmax(1)
-        answer = self._rectified(learner, prediction, batch.stored.get(P0))
-        own = prediction_label(prediction.logits, valid)
-        sums = class_sums(prediction.features, own, prediction.logits.shape[1]).sum(0)
-        before = batch.stored[P0].argmax(1) if P0 in batch.stored else own
-        flipped = ((answer.argmax(1) != before) & valid).sum()
-        return Denoised(hard_label(answer, batch.valid, self.settings.threshold), sums, probability, flipped)
+        unlabeled = len(batch.weak)
+        with watched_inputs(self.teachers[learner], self.settings.buffers == "weak", rows=unlabeled) as inputs:
+            everything = self._taught(learner, torch.cat([batch.weak, joining.image]))
+        valid = valid_cells(torch.cat([batch.valid, joining.known]), _size(everything.logits))  # [U + J, h, w]
+        own = prediction_label(everything.logits, valid)
+        sums = class_sums(everything.features, own, everything.logits.shape[1]).sum(0)
+        prediction = Prediction(*(each[:unlabeled] for each in everything))
+        answer = self._rectified(learner, prediction, batch.stored.get(self._p0[learner]))
+        label = hard_label(answer, batch.valid, self.settings.threshold)
+        return Denoised(label, sums, prediction.logits.softmax(1), inputs)
 
     def _rectified(self, learner: int, prediction: Prediction, log_p0: Tensor | None) -> Tensor:
         """omega * p0, normalized over classes, [U, K, h, w]; without a confidence, the source itself."""
-        settings = self.settings
-        log_softmax = prediction.logits.log_softmax(1)
-        if settings.confidence == "none" or log_p0 is None:
-            return log_softmax.exp()  # Eq. 4
-        if settings.confidence == "static":
+        if self.settings.confidence == "none" or log_p0 is None:
+            return prediction.logits.softmax(1)  # Eq. 4
+        if self.settings.confidence == "static":
             return log_p0.exp()
-        if settings.confidence == "softmax":
-            return rectified(log_p0, log_softmax)
+        return rectified(log_p0, self._log_confidence(learner, prediction))
+
+    def _log_confidence(self, learner: int, prediction: Prediction) -> Tensor:
+        """log omega, [U, K, h, w]: from the prototypes (Eq. 10), or the network's own softmax (supplement)."""
+        settings = self.settings
+        if settings.confidence != "prototypes":
+            return prediction.logits.log_softmax(1)
         prototypes = self.prototypes[learner]
         prior = self.pixel_count / self.pixel_count.sum().clamp(min=1) if settings.prior == "pixel_count" else None
-        confidence = prototype_confidence(
+        return prototype_confidence(
             prediction.features, prototypes.center, prototypes.known, temperature=settings.temperature, prior=prior
         )
-        return rectified(log_p0, confidence)
 
     def _taught(self, learner: int, images: Tensor) -> Prediction:
         """The prediction that pseudo labels come from: the mean teacher's, or in direct coupling the student's own."""
@@ -207,50 +235,30 @@ class RobustMutualLearning(Method):
         return self.settings.unlabeled_weight * share * terms
 
     @torch.no_grad()
-    def _labeled_sums(self, learner: int, batch: Batch, progress: Progress) -> Tensor:
-        """Class sums of this step's share of the labeled images: each of them joins every `labeled_every` steps."""
-        every = self.settings.labeled_every
-        count = -(-len(batch.image) // every)
-        place = progress.step % every + every * torch.arange(count, device=batch.image.device)  # [count]
-        there = place < len(batch.image)
-        place = place.clamp(max=len(batch.image) - 1)
-        prediction = self._taught(learner, batch.image.index_select(0, place))
-        known = coarse_label(batch.label.index_select(0, place), _size(prediction.logits)) != IGNORE  # [count, h, w]
-        own = prediction_label(prediction.logits, known & there[:, None, None])
-        return class_sums(prediction.features, own, prediction.logits.shape[1]).sum(0)
+    def pseudo_labels(self, batch: Batch) -> Sequence[PseudoLabels]:
+        """Denoise once more, with what rectification started from."""
+        return [self._pseudo_labels(learner, batch) for learner in (0, 1)]
 
-    def _measures(self, denoised: Sequence[Denoised], batch: Batch) -> Step:
-        """The coupling index and what rectification does."""
-        one, other = denoised
-        apart = total_variation(one.probability, other.probability)  # [U, h, w]
-        cells = torch.ones_like(apart).sum()
-        yield Measure("coupling/total_variation", apart.sum(), cells)
-        yield Measure("rectification/flipped", (one.flipped + other.flipped) / 2, cells)
-        agree = ((one.label == other.label) & batch.valid).sum()
-        yield Measure("coupling/same_label", agree, batch.valid.sum())
-
-    def baseline_learners(self) -> list[tuple[str, ...]]:
-        """One baseline for all; without any noise the learners would stay identical, so each gets its own."""
-        one, other = ("student_1", "teacher_1"), ("student_2", "teacher_2")
-        return [one, other] if self._noiseless else [one + other]
+    def _pseudo_labels(self, learner: int, batch: Batch) -> PseudoLabels:
+        settings, log_p0 = self.settings, batch.stored.get(self._p0[learner])
+        prediction = self._taught(learner, batch.weak)
+        answer = self._rectified(learner, prediction, log_p0)
+        weighs = log_p0 is not None and settings.confidence in ("prototypes", "softmax")
+        return PseudoLabels(
+            source=f"{'student' if settings.coupling == 'direct' else 'teacher'}_{learner + 1}",
+            label=hard_label(answer, batch.valid, settings.threshold),
+            before=None if log_p0 is None else hard_label(log_p0.exp(), batch.valid),
+            weight=self._log_confidence(learner, prediction).amax(1).exp() if weighs else None,
+            drift=self.prototypes[learner].drift(),
+        )
 
     @property
-    def _noiseless(self) -> bool:
+    def noisy(self) -> bool:
         settings = self.settings
-        return not settings.photometric and settings.dropout == 0 and settings.stochastic_depth == 1
+        return settings.photometric or settings.dropout > 0 or settings.stochastic_depth < 1
 
-    @torch.no_grad()
     def start_stage(self, stage: int) -> None:
-        """Later stages: both networks of a learner start from its teacher's last weights."""
-        if stage == 0 and self._noiseless and _same_weights(*self.students):
-            raise ConfigError(
-                "both learners start from the same weights and get no noise, so they would stay identical",
-                where="photometric, dropout, stochastic_depth",
-                fix="one of these noises, or leave --baseline away: two baselines are then trained",
-            )
-        if stage > 0:
-            for student, teacher in zip(self.students, self.teachers, strict=True):
-                student.load_state_dict(teacher.state_dict())
+        self.start_learners(stage)
         for prototypes in self.prototypes:
             prototypes.clear()
         self.pixel_count.zero_()
@@ -259,25 +267,34 @@ class RobustMutualLearning(Method):
     def sweep(self, images: Tensor, label: Tensor | None, forward: Forward = at_once) -> dict[str, Tensor]:
         """One batch of the pass before a stage: p0 for the store, features for the prototypes (Eq. 11)."""
         predictions = [forward(teacher, images) for teacher in self.teachers]
-        size = _size(predictions[0].logits)
-        coarse = None if label is None else coarse_label(label, size)
         for prototypes, prediction in zip(self.prototypes, predictions, strict=True):
+            coarse = None if label is None else coarse_label(label, _size(prediction.logits))
             prototypes.collect(prediction.features, prediction.logits.argmax(1), coarse)
         if label is not None:
             classes = torch.arange(len(self.pixel_count), device=label.device)
             self.pixel_count += (label.flatten()[None] == classes[:, None]).sum(1)
-        return {P0: mean_log_probability([prediction.logits for prediction in predictions])}
+        last = predictions if self.swept == self.teachers else [forward(network, images) for network in self.swept]
+        logits: dict[str, list[Tensor]] = {}
+        for name, prediction in zip(self._p0, last, strict=True):
+            logits.setdefault(name, []).append(prediction.logits)  # both under one name: p0 is their mean
+        return {name: mean_log_probability(each) for name, each in logits.items()}
 
     def stored_strides(self) -> dict[str, int]:
-        return {P0: self.student_1.stride}
+        return {name: student.stride for name, student in zip(self._p0, self.students, strict=True)}
 
     def finish_sweep(self) -> None:
         for prototypes in self.prototypes:
             prototypes.settle()
+        self.finish_learners()
 
-
-def _same_weights(one: SegmentationNetwork, other: SegmentationNetwork) -> bool:
-    return all(torch.equal(*pair) for pair in zip(one.parameters(), other.parameters(), strict=True))
+    def _check(self, settings: RMLSettings) -> None:
+        one, other = self.students
+        if settings.p0 == "shared" and one.stride != other.stride:
+            what = f"networks of stride {one.stride} and {other.stride} cannot share p0"
+            raise ConfigError(what, where="settings.p0", fix="own, or auto")
+        if settings.buffers == "weak" and settings.coupling == "direct":
+            what = "in direct coupling the teachers see no weak images to take their statistics from"
+            raise ConfigError(what, where="settings.buffers", fix="copied or averaged, or another settings.coupling")
 
 
 def _size(maps: Tensor) -> tuple[int, int]:

@@ -104,11 +104,12 @@ def _gated_blocks(body: Body, shared: PassNoise, image_channels: int, rule: Dept
     """Gate the residual blocks and find by a forward pass which gates are in use, and in which order."""
     called: list[ResidualGate] = []
     handles = []
-    for gate in install_gates(body.module, shared):
+    for gate in install_gates(body.module):
         handles.append(gate.register_forward_hook(lambda module, *_: called.append(module)))
     body.module.eval()
     feature_maps(body.module, body.probe(image_channels))
     body.module.train()
     for handle in handles:
         handle.remove()
+    shared.gates = list(dict.fromkeys(called))
     return settle_gates(body.module, called, rule)

@@ -1,7 +1,7 @@
 """Model noise: dropout before the classifier and stochastic depth, drawn from addressed randomness.
 
 timm's own drop layers draw from torch's generator and know the linear rule only. Here every residual block gets a gate
-in the place where timm would have put its drop path, and all gates read the noise of the pass in progress.
+in the place where timm would have put its drop path, set for one pass at a time.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
+import torch
 from timm.layers import DropBlock2d, DropPath
 from torch import Tensor, nn
 
@@ -19,48 +20,57 @@ DepthRule = Literal["constant", "linear"]
 
 
 class PassNoise:
-    """The noise of the forward pass in progress, shared by all gates of one network."""
+    """Opens and closes all gates of one network for one forward pass, with a single draw for all of them."""
 
     def __init__(self) -> None:
-        self.current: Noise | None = None
+        self.gates: list[ResidualGate] = []  # in the order in which a pass reaches them
 
     @contextmanager
     def set_to(self, noise: Noise | None) -> Iterator[None]:
-        self.current = noise
+        if noise is not None and self.gates:
+            self._draw(noise)
         try:
             yield
         finally:
-            self.current = None
+            for gate in self.gates:
+                gate.keep = None
+
+    def _draw(self, noise: Noise) -> None:
+        survival = [gate.survival(noise.survival) for gate in self.gates]
+        if min(survival) >= 1.0:
+            return
+        draws = noise.uniform("depth", len(survival))  # [N, gates]
+        filled = [torch.full((1,), each, dtype=torch.float64, device=draws.device) for each in survival]
+        rate = torch.cat(filled)  # filled on the device: a copy from the host cannot be captured
+        keeps = ((draws < rate) / rate).unbind(1)  # [N] each
+        for gate, keep, each in zip(self.gates, keeps, survival, strict=True):
+            gate.keep = keep if each < 1.0 else None
 
 
 class ResidualGate(nn.Module):
     """Keeps or drops each sample's residual branch; what is kept is divided by the block's survival rate."""
 
-    def __init__(self, shared: PassNoise) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.shared = shared
-        self.stream = "depth"
         self.depth = 1.0  # 0 at a block that always survives, 1 at one with the full drop rate
+        self.keep: Tensor | None = None  # [N] 0 or 1 / survival; none: undisturbed
 
     def survival(self, asked: float) -> float:
         return 1.0 - self.depth * (1.0 - asked)
 
     def forward(self, branch: Tensor) -> Tensor:
-        noise = self.shared.current
-        if noise is None or self.survival(noise.survival) >= 1.0:
+        if self.keep is None:
             return branch
-        survival = self.survival(noise.survival)
-        keep = (noise.uniform(self.stream) < survival).to(branch.dtype) / survival  # [N]
-        return branch * keep.reshape(-1, *[1] * (branch.ndim - 1))
+        return branch * self.keep.to(branch.dtype).reshape(-1, *[1] * (branch.ndim - 1))
 
 
-def install_gates(body: nn.Module, shared: PassNoise) -> list[ResidualGate]:
+def install_gates(body: nn.Module) -> list[ResidualGate]:
     """Put a gate wherever a block may have a drop path, and switch timm's own dropout layers off."""
     gates = []
     for module in list(body.modules()):
         for attribute in [name for name in (*vars(module), *module._modules) if name.startswith("drop_path")]:
             if isinstance(getattr(module, attribute), (type(None), nn.Identity, DropPath)):
-                gates.append(ResidualGate(shared))
+                gates.append(ResidualGate())
                 setattr(module, attribute, gates[-1])
         if isinstance(module, (nn.Dropout, nn.Dropout2d)):
             module.p = 0.0
@@ -70,9 +80,10 @@ def install_gates(body: nn.Module, shared: PassNoise) -> list[ResidualGate]:
 
 
 def settle_gates(body: nn.Module, called: Sequence[ResidualGate], rule: DepthRule) -> int:
-    """Number the residual blocks in the order in which a forward pass reached them, and return how many there are.
+    """Place the residual blocks in the order in which a forward pass reached them, and return how many there are.
 
-    Gates that were not reached belong to blocks without a shortcut, such as the strided ones of a MobileNet.
+    Gates that were not reached belong to blocks without a shortcut, such as the strided ones of a MobileNet. A
+    transformer block has two: attention and MLP are dropped apart.
     """
     places = _gate_places(body)
     blocks: dict[nn.Module, int] = {}
@@ -81,11 +92,8 @@ def settle_gates(body: nn.Module, called: Sequence[ResidualGate], rule: DepthRul
     for gate, (block, attribute) in places.items():
         if gate not in called:
             setattr(block, attribute, nn.Identity())
-            continue
-        index = blocks[block]
-        part = attribute.removeprefix("drop_path")  # a transformer block gates attention (1) and MLP (2) apart
-        gate.stream = f"depth/{index}/{part}" if part else f"depth/{index}"
-        gate.depth = index / (len(blocks) - 1) if rule == "linear" and len(blocks) > 1 else 1.0
+        elif rule == "linear" and len(blocks) > 1:
+            gate.depth = blocks[block] / (len(blocks) - 1)
     return len(blocks)
 
 

@@ -16,11 +16,16 @@ _MOST_POINTS = 200
 
 
 def curve_svg(
-    series: Mapping[str, Sequence[Point]], title: str, y_label: str, colors: Mapping[str, str] | None = None
+    series: Mapping[str, Sequence[Point]],
+    title: str,
+    y_label: str,
+    colors: Mapping[str, str] | None = None,
+    levels: Mapping[str, float] | None = None,
 ) -> str:
     """One chart with a line per series; long series are drawn as means of equal runs of points.
 
-    Points that are not finite are left out. A series of one point is a dot.
+    Points that are not finite are left out. A series of one point is a dot. `levels` are dashed lines in the color of
+    their series.
     """
     finite = {name: [point for point in points if math.isfinite(point[1])] for name, points in series.items()}
     shown = {name: _thinned(points) for name, points in finite.items() if points}
@@ -28,9 +33,11 @@ def curve_svg(
     parts = [_text(_LEFT, 16, title, "font-weight='600'")]
     if shown:
         steps = [step for points in shown.values() for step, _ in points]
-        values = [value for points in shown.values() for _, value in points]
+        dashed = {name: level for name, level in (levels or {}).items() if name in shown and math.isfinite(level)}
+        values = [value for points in shown.values() for _, value in points] + [*dashed.values()]
         across, up = _ticks(min(steps), max(steps)), _ticks(min(values), max(values))
         parts += _axes(across, up, y_label)
+        parts += [_level(level, up, chosen[name], name) for name, level in dashed.items()]
         parts += [_line(points, across, up, chosen[name], name) for name, points in shown.items()]
     else:
         parts.append(_text(_WIDTH / 2, _HEIGHT / 2, "no values", "text-anchor='middle' opacity='0.6'"))
@@ -116,6 +123,11 @@ def _line(points: Sequence[Point], across: Sequence[float], up: Sequence[float],
         return f"<circle cx='{x}' cy='{y}' r='3.5' fill='{color}'>{hover}</circle>"
     path = "M" + "L".join(places)
     return f"<path d='{path}' fill='none' stroke='{color}' stroke-width='2' stroke-linejoin='round'>{hover}</path>"
+
+
+def _level(value: float, up: Sequence[float], color: str, name: str) -> str:
+    path = f"<path d='M{_LEFT} {_y(value, up):.1f}H{_WIDTH - _RIGHT}' stroke='{color}' stroke-dasharray='2 4'>"
+    return f"{path}<title>{escape(name)}</title></path>"
 
 
 def _legend(colors: Mapping[str, str]) -> tuple[str, int]:

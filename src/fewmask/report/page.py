@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,12 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
+from fewmask.report.charts import charts
 from fewmask.report.contents import PictureRow, Report, Run, points
-from fewmask.report.curves import PALETTE, curve_svg
+from fewmask.report.curves import PALETTE
 from fewmask.report.pictures import colorize, to_data_uri
 
 _PICTURE_WIDTH = 480
-_SCORE = re.compile(r"(^|[/_.])m?iou")
 _NOTHING = "–"  # noqa: RUF001
 
 
@@ -40,7 +39,7 @@ def write_report(path: Path, report: Report) -> None:
         run_rows=[_run_row(run, report) for run in report.runs],
         class_rows=[_class_row(name, color, report) for name, color in _legend(report)],
         network_tables=[_networks(run) for run in report.runs if run.evaluation],
-        charts=_charts(report.runs),
+        charts=charts(report),
         settings=_settings(report.runs),
     )
     path.write_text(page, encoding="utf-8")
@@ -135,21 +134,6 @@ def _networks(run: Run) -> dict[str, Any]:
         if chosen_on == evaluation.get("split"):
             choice += ", the split that is scored here, which flatters it a little"
     return {"run": run, "networks": evaluation["networks"], "split": evaluation.get("split"), "choice": choice}
-
-
-def _charts(runs: Sequence[Run]) -> dict[str, list[Markup]]:
-    """One chart per metric with a line per run: scores and losses first, the rest where it is asked for."""
-    names = list(dict.fromkeys(name for run in runs for name in run.metrics))
-    colors = {run.name: PALETTE[index % len(PALETTE)] for index, run in enumerate(runs)}
-    charts: dict[str, list[Markup]] = {"scores": [], "losses": [], "others": []}
-    for name in names:
-        lines = {run.name: run.metrics[name] for run in runs if name in run.metrics}
-        if _SCORE.search(name):
-            lines = {run: [(step, value * 100) for step, value in line] for run, line in lines.items()}
-            charts["scores"].append(Markup(curve_svg(lines, name, "percent", colors)))
-        else:
-            charts["losses" if "loss" in name else "others"].append(Markup(curve_svg(lines, name, "", colors)))
-    return charts
 
 
 def _settings(runs: Sequence[Run]) -> dict[str, list[tuple[str, list[str]]]]:

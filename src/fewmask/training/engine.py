@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from fewmask.errors import ConfigError
 from fewmask.methods.method import Method
 from fewmask.training.distributed import World
-from fewmask.types import Batch, Loss, Measure, Progress, Reduce, Update
+from fewmask.training.lanes import Lanes
+from fewmask.types import Batch, Join, Lane, Loss, Measure, Progress, Reduce, Update
 
 Precision = Literal["bf16", "fp32", "fp64"]
 
@@ -60,12 +61,16 @@ class Engine:
         device: torch.device,
         precision: Precision = "fp32",
         world: World | None = None,
-        clip: float | None = None,
+        clip: Mapping[str, float] | None = None,
+        lanes: int = 0,
     ) -> None:
         self.method, self.optimizers = method, optimizers
         self.device, self.precision = device, precision
         self.world = world or World()
-        self.clip = clip
+        self.clip = clip or {}  # optimizer name -> largest gradient norm
+        self.lanes = Lanes(lanes, device)
+        self.found: list[tuple[str, Tensor, Tensor]] = []  # this step's metrics: name, total, count
+        self.finite: list[Tensor] = []  # a flag of each of its updates
         self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)  # first step with a non-finite loss
         self.sums: dict[str, Tensor] = {}  # metric name -> [2]: total and count since the last line of metrics
 
@@ -80,19 +85,30 @@ class Engine:
         answer: Tensor | None = None
         while True:
             try:
-                with self.autocast():
+                with self.lanes.current(), self.autocast():
                     request = requests.send(answer)
             except StopIteration:
-                return
-            answer = None
-            if isinstance(request, Update):
-                self._update(request, progress)
-            elif isinstance(request, Reduce):
-                answer = self.world.sum(request.tensor)
-            else:
-                self._measure(request)
+                break
+            if isinstance(request, Lane):
+                self.lanes.enter(request.number)
+            elif isinstance(request, Join):
+                self.lanes.join()
+            with self.lanes.current():
+                answer = self._serve(request)
+        self.lanes.join()
+        self._settle(progress)
 
-    def _update(self, update: Update, progress: Progress) -> None:
+    def _serve(self, request: Update | Reduce | Measure | Lane | Join) -> Tensor | None:
+        """Run on the lane that asked."""
+        if isinstance(request, Reduce):
+            return self.world.sum(request.tensor)
+        if isinstance(request, Update):
+            self._update(request)
+        elif isinstance(request, Measure):
+            self._add(request.name, request.total.detach(), request.count.detach())
+        return None
+
+    def _update(self, update: Update) -> None:
         optimizer = self.optimizers[update.optimizer]
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         loss, total = self._reduced(update.loss)
@@ -102,11 +118,11 @@ class Engine:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         finite = torch.isfinite(total) & torch.isfinite(norm)
-        if self.clip is not None:
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.clip, norm)
+        if update.optimizer in self.clip:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.clip[update.optimizer], norm)
         optimizer.grad_scale, optimizer.found_inf = None, (~finite).float()  # type: ignore[attr-defined]
         optimizer.step()
-        self.bad_step.copy_(torch.where(~finite & (self.bad_step < 0), progress.random.step, self.bad_step))
+        self.finite.append(finite)
         self._add(f"{update.optimizer}/gradient_norm", norm.detach() * self._once, self._once)  # equal on all ranks
 
     def _reduced(self, loss: Loss) -> tuple[Tensor, Tensor]:
@@ -123,13 +139,19 @@ class Engine:
         """1 on the first rank, 0 on the others: counts a step once, whatever the number of ranks."""
         return torch.full((), float(self.world.main), device=self.device)
 
-    def _measure(self, measure: Measure) -> None:
-        self._add(measure.name, measure.total.detach(), measure.count.detach())
-
     def _add(self, name: str, total: Tensor, count: Tensor) -> None:
-        if name not in self.sums:
-            self.sums[name] = torch.zeros(2, dtype=torch.float64, device=self.device)
-        self.sums[name].add_(torch.stack([total.double(), count.double()]))  # in place: a captured step keeps adding
+        self.found.append((name, total, count))
+
+    def _settle(self, progress: Progress) -> None:
+        """After the last join: lanes must not write into the same sums at the same time."""
+        for name, total, count in self.found:
+            if name not in self.sums:
+                self.sums[name] = torch.zeros(2, dtype=torch.float64, device=self.device)
+            self.sums[name].add_(torch.stack([total.double(), count.double()]))  # a captured step keeps adding
+        if self.finite:
+            bad = ~torch.stack(self.finite).all() & (self.bad_step < 0)
+            self.bad_step.copy_(torch.where(bad, progress.random.step, self.bad_step))
+        self.found, self.finite = [], []
 
     def gather_sums(self) -> dict[str, Tensor]:
         """Collect the metric sums on the first rank (all ranks must call this) and return them, on the CPU."""

@@ -1,31 +1,61 @@
-"""`--init RUN`: networks start from the model another run shipped."""
+"""`--init RUN` and `--baseline RUN`: networks start from the model another run shipped."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fewmask.errors import CheckpointError
-from fewmask.methods.method import Method
-from fewmask.training.model_file import load_model
+from fewmask.config import Config
+from fewmask.errors import CheckpointError, ConfigError
+from fewmask.methods.method import Method, learner_of
+from fewmask.methods.table import method_class
+from fewmask.training.learners import learner_config
+from fewmask.training.model_file import load_card, load_model
 
 
-def initialize_from(method: Method, run: Path, names: Sequence[str] | None = None) -> str:
-    """Copy the run's model into the named networks, or all; tensors of another shape (other classes) stay fresh."""
+def check_starts(config: Config, runs: Sequence[Path]) -> dict[str, Path]:
+    """Which run each learner starts from: one run for all, or one for each in their order."""
+    learners = method_class(config.method).learners
+    for run in runs:
+        load_card(run)  # an error where there is no model
+    if len(runs) not in (0, 1, len(learners)):
+        what = f"{len(runs)} runs to start from, and {config.method} has {len(learners)} learners"
+        raise ConfigError(what, where="--baseline", fix=f"one run, or one for each of {', '.join(learners)}")
+    kinds = {learner: learner_config(config, learner).network for learner in learners}
+    if len(runs) == 1 and len({(each.backbone, each.head) for each in kinds.values()}) > 1:
+        there = ", ".join(f"{learner} is {each.head} on {each.backbone}" for learner, each in kinds.items())
+        each_one = " ".join(f"--baseline RUN_{index + 1}" for index in range(len(learners)))
+        raise ConfigError(
+            f"one run cannot start learners of different kinds: {there}",
+            where=str(runs[0]),
+            fix=f"{each_one}, in this order, or none: the baselines are then trained",
+        )
+    return dict.fromkeys(learners, runs[0]) if len(runs) == 1 else dict(zip(learners, runs, strict=False))
+
+
+def initialize_learners(method: Method, starts: Mapping[str, Path]) -> Iterator[str]:
+    """Copy each learner's run into its networks, and say so; learners with one run do it together."""
+    for run in dict.fromkeys(starts.values()):
+        yield initialize_from(method, run, [name for name in method.networks() if starts[learner_of(name)] == run])
+
+
+def initialize_from(method: Method, run: Path, names: Sequence[str]) -> str:
+    """Copy the run's model into the named networks; tensors of another shape (other classes) stay fresh."""
     source, card = load_model(run)
     tensors = source.state_dict()
     kept: list[str] = []
     networks = method.networks()
-    for network in (networks[name] for name in (names or networks)):
-        own = network.state_dict()
+    for name in names:
+        own = networks[name].state_dict()
         fitting = {key: value for key, value in tensors.items() if key in own and own[key].shape == value.shape}
         kept = [key for key in own if key not in fitting]
         if len(fitting) < len(own) / 2:
             raise CheckpointError(
-                "the run's network is another one: less than half of its tensors fit",
+                f"the run's network is another one: less than half of its tensors fit {name}",
                 where=str(run),
                 fix=f"network.backbone={card.network.backbone} network.head={card.network.head}",
             )
-        network.load_state_dict(fitting, strict=False)
+        networks[name].load_state_dict(fitting, strict=False)
     fresh = f"; fresh start for {', '.join(kept)}" if kept else ""
-    return f"networks start from {card.predictor} of {run}{fresh}"
+    whose = "networks start" if len(names) == len(networks) else f"{', '.join(names)} start"
+    return f"{whose} from {card.predictor} of {run}{fresh}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -36,14 +38,16 @@ def train(session: Session, folder: RunFolder, observer: Observer, start: int) -
         for step in range(start, total):
             if session.method.needs_baseline and step % session.config.training.steps == 0:
                 session = begin_stage(session, folder, step // session.config.training.steps, observer)
-            _one_step(session, step)
+            with _memory_explained(session, step):
+                session.stepper(step)
             _after_step(session, folder, observer, stop, step + 1)
     return session, Pace(max(total - start, 0), time.perf_counter() - began)
 
 
-def _one_step(session: Session, step: int) -> None:
+@contextmanager
+def _memory_explained(session: Session, step: int) -> Iterator[None]:
     try:
-        session.stepper(step)
+        yield
     except RuntimeError as error:
         # On the CPU it is a plain RuntimeError of the allocator.
         if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
@@ -61,11 +65,14 @@ def _after_step(session: Session, folder: RunFolder, observer: Observer, stop: S
     stopping = _stop_agreed(session, stop, done)
     saving = stopping or done % training.checkpoint_every == 0 or done % training.steps == 0  # a stage's end
     logging = last or done % training.log_every == 0
-    if saving or logging or done % training.check_every == 0:
+    diagnosing = training.diagnose_every > 0 and done % training.diagnose_every == 0
+    if saving or logging or diagnosing or done % training.check_every == 0:
         _raise_if_not_finite(session)
     observer.advance("training", done, session.total_steps)
-    if logging:
-        _log(session, folder, observer, done)
+    if logging or diagnosing:
+        values = _losses(session, done) if logging else {}
+        values |= _diagnosed(session, done) if diagnosing else {}
+        _write(session, folder, observer, done, values)
     if training.evaluate_every and done % training.evaluate_every == 0:
         _validate(session, folder, observer, done)
     if saving:
@@ -100,19 +107,35 @@ def _raise_if_not_finite(session: Session) -> None:
     )
 
 
-def _log(session: Session, folder: RunFolder, observer: Observer, done: int) -> None:
-    values = session.engine.flush()
-    training, settings = session.config.training, session.config.optimizer
-    rate = settings.lr * rate_factor(settings, (done - 1) % training.steps, training.steps)
-    if session.world.main:
-        folder.append_metrics({"step": done, **values, "lr": rate})
-        observer.metrics(done, session.total_steps, values)
+def _losses(session: Session, done: int) -> dict[str, float]:
+    return session.engine.flush() | _rates(session, done - 1)
+
+
+def _diagnosed(session: Session, done: int) -> dict[str, float]:
+    """What the batch of the last step gets for pseudo labels now."""
+    if session.diagnostics is None:
+        return {}
+    with _memory_explained(session, done - 1):
+        return session.diagnostics(session.engine, session.maker, session.stepper.maker_step())
+
+
+def _rates(session: Session, step: int) -> dict[str, float]:
+    """The backbone's learning rate at `step`; a column per learner where their optimizers differ."""
+    steps, settings = session.config.training.steps, session.stepper.optimizers
+    rates = {name: each.lr * rate_factor(each, step % steps, steps) for name, each in settings.items()}
+    first, *others = settings
+    if all(settings[name] == settings[first] for name in others):
+        return {"lr": rates[first]}
+    return {f"{name}/lr": rate for name, rate in rates.items()}
 
 
 def _validate(session: Session, folder: RunFolder, observer: Observer, done: int) -> None:
     scores = validate(session, observer)
     session.method.train()
-    if session.world.main and scores:
-        values = {f"val_miou/{name}": each.miou for name, each in scores.items()}
+    _write(session, folder, observer, done, {f"val_miou/{name}": each.miou for name, each in scores.items()})
+
+
+def _write(session: Session, folder: RunFolder, observer: Observer, done: int, values: Mapping[str, float]) -> None:
+    if session.world.main and values:
         folder.append_metrics({"step": done, **values})
         observer.metrics(done, session.total_steps, values)

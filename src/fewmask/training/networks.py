@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from fewmask.errors import CheckpointError
 from fewmask.evaluation.inference import Predictor
 from fewmask.evaluation.scoring import ENSEMBLE
+from fewmask.methods.method import learner_of
 from fewmask.methods.table import method_class
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.checkpoint import load_newest
 from fewmask.training.engine import choose_precision
+from fewmask.training.learners import learner_config
 from fewmask.training.model_file import ModelCard, empty_network, load_card, load_model, load_weights
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.state import network_state
 
 
 def load_networks(folder: RunFolder) -> tuple[dict[str, SegmentationNetwork], ModelCard, tuple[str, ...]]:
-    """Every predictor of the run, the model card, and who forms the ensemble; without checkpoints only what ships."""
+    """Every predictor of the run, the model card, and who forms the ensemble; without checkpoints only what ships.
+
+    Learners may have networks of their own, so each is built as the run's settings say.
+    """
     card = load_card(folder.path)
     method = method_class(card.method)
     state = load_newest(folder.checkpoints)
     if state is None:
         return {card.predictor: load_model(folder.path)[0]}, card, ()
-    networks = {}
+    networks, config = {}, folder.read_config()
     for name in method.predictors:
-        networks[name] = empty_network(card)
+        networks[name] = empty_network(replace(card, network=learner_config(config, learner_of(name)).network))
         load_weights(networks[name], network_state(state, name), where=str(folder.checkpoints))
     return networks, card, method.ensemble
 

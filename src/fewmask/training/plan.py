@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from fewmask.methods.method import learner_of
 from fewmask.networks.build import network_report
+from fewmask.settings import SectionType
+from fewmask.training.learners import learner_config
 from fewmask.training.optimizers import head_rate
 from fewmask.training.pixel_store import map_forms
 from fewmask.training.session import Session
@@ -23,7 +26,7 @@ def describe_plan(session: Session, start: int) -> str:
         ("views", describe_views(config.views, config.views.crop, session.method.views)),
         *_network_rows(session),
         ("method", f"{config.method}: {_settings_line(session)}"),
-        ("optimizer", _optimizer_line(session)),
+        *_optimizer_rows(session),
         ("steps", _steps_line(session, start)),
         *_stored_rows(session),
         *(("note", note) for note in dataset.notes),
@@ -67,12 +70,15 @@ def _stored_rows(session: Session) -> Iterator[tuple[str, str]]:
         yield "stored", f"{name}: soft labels as {form.code} at stride {form.stride}, {size}"
 
 
-def _network_rows(session: Session) -> list[tuple[str, str]]:
+def _network_rows(session: Session) -> Iterator[tuple[str, str]]:
+    """A row for each kind of network, with the names of those that are of this kind."""
     networks = session.method.networks()
-    report = network_report(next(iter(networks.values())), session.config.network)
-    size = f"{report.parameters / 1e6:.1f} M parameters, stride {report.stride}"
-    rows = [("network", f"{report.name}, {size} ({', '.join(networks)})")]
-    return rows + [("", note) for note in report.notes]
+    settings = {name: learner_config(session.config, learner_of(name)).network for name in networks}
+    for kind, names in _alike(settings):
+        report = network_report(networks[names[0]], kind)
+        size = f"{report.parameters / 1e6:.1f} M parameters, stride {report.stride}"
+        yield "network", f"{report.name}, {size} ({', '.join(names)})"
+        yield from (("", note) for note in report.notes)
 
 
 def _settings_line(session: Session) -> str:
@@ -80,10 +86,24 @@ def _settings_line(session: Session) -> str:
     return ", ".join(f"{key}={value}" for key, value in settings.model_dump().items())
 
 
-def _optimizer_line(session: Session) -> str:
-    settings = session.config.optimizer
-    rates = f"rate {settings.lr:g} (head {head_rate(settings):g}), {settings.schedule}"
-    return f"{settings.name}, {rates}, weight decay {settings.weight_decay:g}"
+def _optimizer_rows(session: Session) -> Iterator[tuple[str, str]]:
+    kinds = _alike(session.stepper.optimizers)
+    for settings, names in kinds:
+        rates = f"rate {settings.lr:g} (head {head_rate(settings):g}), {settings.schedule}"
+        whose = f" ({', '.join(names)})" if len(kinds) > 1 else ""
+        yield "optimizer", f"{settings.name}, {rates}, weight decay {settings.weight_decay:g}{whose}"
+
+
+def _alike(settings: Mapping[str, SectionType]) -> list[tuple[SectionType, list[str]]]:
+    """Different settings, each with the names that have them."""
+    kinds: list[tuple[SectionType, list[str]]] = []
+    for name, each in settings.items():
+        names = next((names for kind, names in kinds if kind == each), None)
+        if names is None:
+            kinds.append((each, [name]))
+        else:
+            names.append(name)
+    return kinds
 
 
 def _steps_line(session: Session, start: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from fewmask.data.splits import split_record
 from fewmask.errors import CheckpointError, ConfigError, DataError
 from fewmask.evaluation.confusion import Scores
 from fewmask.evaluation.scoring import evaluation_json, select
+from fewmask.methods.method import learner_of
 from fewmask.methods.table import method_class
-from fewmask.settings import resolve
 from fewmask.training.checkpoint import load_newest, remove_temporaries, save_checkpoint
 from fewmask.training.distributed import join_world
 from fewmask.training.engine import choose_device
-from fewmask.training.initialize import initialize_from
+from fewmask.training.initialize import check_starts, initialize_from, initialize_learners
+from fewmask.training.learners import baseline_config, baseline_groups, check_learners, learner_config
 from fewmask.training.loop import Pace, train
 from fewmask.training.model_file import ModelCard, save_model
 from fewmask.training.observer import Observer
@@ -46,9 +48,19 @@ class Outcome:
 
 
 def run_training(
-    config: Config, out: Path, *, device: str | None, resume: bool, init: Path | None, observer: Observer
+    config: Config,
+    out: Path,
+    *,
+    device: str | None,
+    resume: bool,
+    init: Path | None,
+    observer: Observer,
+    baselines: Sequence[Path] = (),
 ) -> Outcome:
+    """`init` is a run that all networks start from; `baselines` are one such run, or one for each learner."""
     torch_device = choose_device(device)
+    check_learners(config)
+    starts = check_starts(config, [*baselines] or ([init] if init else []))
     world = join_world(torch_device)
     observer = observer if world.main else Observer()
     try:
@@ -58,13 +70,15 @@ def run_training(
             update={"views": config.views.model_copy(update={"crop": choose_crop(config, stores.labeled)})}
         )
         session = build_session(config, dataset, stores, device=torch_device, world=world, observer=observer)
-        return _run(session, RunFolder(out), resume=resume, init=init, observer=observer)
+        return _run(session, RunFolder(out), resume=resume, starts=starts, observer=observer)
     finally:
         world.close()
 
 
-def _run(session: Session, folder: RunFolder, *, resume: bool, init: Path | None, observer: Observer) -> Outcome:
-    session, start = _prepare(session, folder, resume=resume, init=init, observer=observer)
+def _run(
+    session: Session, folder: RunFolder, *, resume: bool, starts: Mapping[str, Path], observer: Observer
+) -> Outcome:
+    session, start = _prepare(session, folder, resume=resume, starts=starts, observer=observer)
     observer.say(describe_plan(session, start))
     session, pace = train(session, folder, observer, start)
     return _finish(session, folder, pace, observer)
@@ -86,7 +100,7 @@ def open_checked(config: Config, observer: Observer) -> Dataset:
 
 
 def _prepare(
-    session: Session, folder: RunFolder, *, resume: bool, init: Path | None, observer: Observer
+    session: Session, folder: RunFolder, *, resume: bool, starts: Mapping[str, Path], observer: Observer
 ) -> tuple[Session, int]:
     """Start or continue the run folder; the session and the step to go on from."""
     main = session.world.main
@@ -94,12 +108,12 @@ def _prepare(
         return _continue(session, folder, observer)
     if main:
         folder.claim()
-    if init is None and session.method.needs_baseline:
+    if not starts and session.method.needs_baseline:
         if main:
             folder.start(session.config, split_record(session.dataset))
         return _start_from_baselines(session, folder, observer), 0
-    if init is not None:
-        observer.say(initialize_from(session.method, init))
+    for line in initialize_learners(session.method, starts):
+        observer.say(line)
     _save_start(session, folder)
     if main:
         folder.start(session.config, split_record(session.dataset))
@@ -122,24 +136,18 @@ def _start_from_baselines(session: Session, folder: RunFolder, observer: Observe
 
 
 def _train_baselines(session: Session, folder: RunFolder, observer: Observer) -> None:
-    """Supervised runs inside the run folder; each learner starts from its own where one must do for both."""
+    """Supervised runs inside the run folder, one for all learners or one for each."""
     method = session.method
-    for index, learner in enumerate(method.baseline_learners()):
-        config = baseline_config(session.config, seed=session.config.seed + index)
+    for index, names in enumerate(baseline_groups(session.config, method)):
+        config = baseline_config(session.config, learner_of(names[0]), seed=session.config.seed + index)
         observer.say(f"baseline {index + 1}: {config.training.steps} supervised steps")
         below = RunFolder(folder.path / (f"baseline_{index + 1}" if index else "baseline"))
         engine = session.engine
         alone = build_session(
             config, session.dataset, session.stores, device=engine.device, world=engine.world, observer=observer
         )
-        outcome = _run(alone, below, resume=True, init=None, observer=observer)
-        observer.say(initialize_from(method, outcome.folder.path, learner))
-
-
-def baseline_config(config: Config, seed: int) -> Config:
-    """The run's settings with method `supervised`, then what its `baseline` section says."""
-    values = config.model_dump(mode="json") | {"method": "supervised", "settings": {}, "seed": seed, "baseline": {}}
-    return resolve(values, config.baseline)
+        outcome = _run(alone, below, resume=True, starts={}, observer=observer)
+        observer.say(initialize_from(method, outcome.folder.path, names))
 
 
 def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[Session, int]:
@@ -210,7 +218,7 @@ def _finish(session: Session, folder: RunFolder, pace: Pace, observer: Observer)
             folder.evaluation.name, evaluation_json(scores, selected=selected, selected_on=chosen_on, split="val")
         )
         card = ModelCard(
-            network=session.config.network,
+            network=learner_config(session.config, learner_of(selected)).network,
             channels=session.stores.channels,
             classes=session.dataset.classes,
             predictor=selected,

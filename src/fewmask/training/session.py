@@ -13,15 +13,17 @@ from fewmask.config import Config
 from fewmask.data.dataset import Dataset, Sample
 from fewmask.data.imagefile import read_header
 from fewmask.data.splits import split_record
-from fewmask.data.store import data_checksum, load_images, load_masks
+from fewmask.data.store import data_checksum, load_hidden_masks, load_images, load_masks
 from fewmask.errors import ConfigError
 from fewmask.learning.losses import LabeledLoss, inverse_frequency_weights
 from fewmask.methods.method import Method
 from fewmask.methods.table import create_method
 from fewmask.networks.build import build_network
 from fewmask.networks.segmentation import SegmentationNetwork
+from fewmask.training.diagnostics import Diagnostics
 from fewmask.training.distributed import World, check_divisible, sync_batch_norms
 from fewmask.training.engine import Engine, choose_precision, set_tf32
+from fewmask.training.learners import learner_config, optimizer_settings
 from fewmask.training.observer import Observer
 from fewmask.training.optimizers import build_optimizer
 from fewmask.training.pixel_store import map_forms, stored_bytes
@@ -58,6 +60,7 @@ class Session:
     maker: BatchMaker
     stepper: Stepper
     checksums: dict[str, str]
+    diagnostics: Diagnostics | None = None  # None: not wanted, or the method has no unlabeled images
 
     @property
     def world(self) -> World:
@@ -125,13 +128,34 @@ def build_session(
     placed = place_stores(stores, device, config.training.store_share, observer, kept)
     maker = build_maker(config, placed, engine)
     stepper = Stepper(config, engine, maker)
-    return Session(config, dataset, placed, method, engine, maker, stepper, checksums(dataset))
+    diagnostics = None
+    if method.views.unlabeled and config.training.diagnose_every:
+        diagnostics = build_diagnostics(config, dataset, stores, observer)
+    return Session(config, dataset, placed, method, engine, maker, stepper, checksums(dataset), diagnostics)
+
+
+def build_diagnostics(config: Config, dataset: Dataset, stores: Stores, observer: Observer) -> Diagnostics:
+    """Hidden masks are read here and go nowhere else."""
+    pixels = class_pixels(stores.labels, len(dataset.classes)).double().cpu()
+    truth = None
+    if stores.unlabeled is not None and any(sample.mask for sample in dataset.unlabeled):
+        truth = load_hidden_masks(
+            dataset.unlabeled,
+            stores.unlabeled,
+            dataset.coding,
+            resize=config.data.resize,
+            max_pixels=config.data.max_pixels,
+            progress=lambda done, total: observer.advance("reading hidden masks", done, total),
+        )
+    return Diagnostics(dataset.classes.names, pixels / pixels.sum().clamp(min=1), truth)
 
 
 def build_engine(config: Config, method: Method, device: torch.device, world: World) -> Engine:
-    optimizers = {name: build_optimizer(network, config.optimizer) for name, network in method.trained().items()}
+    settings = optimizer_settings(config, method.trained())
+    optimizers = {name: build_optimizer(network, settings[name]) for name, network in method.trained().items()}
     precision = choose_precision(config.training.precision, device)
-    return Engine(method, optimizers, device=device, precision=precision, world=world, clip=config.optimizer.clip)
+    clip = {name: each.clip for name, each in settings.items() if each.clip is not None}
+    return Engine(method, optimizers, device=device, precision=precision, world=world, clip=clip)
 
 
 def build_maker(
@@ -167,7 +191,13 @@ def _unlabeled_batch(config: Config) -> int:
 def build_method(config: Config, dataset: Dataset, stores: Stores) -> Method:
     def build(learner: str) -> SegmentationNetwork:
         seed = zlib.crc32(f"{config.seed}/{learner}".encode())
-        return build_network(config.network, num_classes=len(dataset.classes), channels=stores.channels, seed=seed)
+        settings = learner_config(config, learner).network
+        try:
+            return build_network(settings, num_classes=len(dataset.classes), channels=stores.channels, seed=seed)
+        except ConfigError as error:
+            if learner not in config.learners:
+                raise
+            raise ConfigError(error.what, where=f"{error.where} of {learner}", fix=error.fix) from None
 
     loss = LabeledLoss(config.loss, _class_weights(config, len(dataset.classes), stores.labels))
     return create_method(config.method, config.settings, build, loss)
@@ -200,13 +230,17 @@ def checksums(dataset: Dataset) -> dict[str, str]:
     }
 
 
+def class_pixels(labels: FlatImages, num_classes: int) -> torch.Tensor:
+    """How many pixels each class has, [K]."""
+    return torch.bincount(labels.values.flatten().long(), minlength=IGNORE + 1)[:num_classes]
+
+
 def _class_weights(config: Config, num_classes: int, labels: FlatImages) -> torch.Tensor | None:
     asked = config.loss.class_weights
     if asked is None:
         return None
     if asked == "inverse_frequency":
-        counts = torch.bincount(labels.values.flatten().long(), minlength=IGNORE + 1)[:num_classes]
-        return inverse_frequency_weights(counts)
+        return inverse_frequency_weights(class_pixels(labels, num_classes))
     if len(asked) != num_classes:
         raise ConfigError(
             f"{len(asked)} class weights for {num_classes} classes",

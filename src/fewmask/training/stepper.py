@@ -11,6 +11,7 @@ import torch
 from fewmask.config import Config
 from fewmask.randomness import Randomness
 from fewmask.training.engine import Engine
+from fewmask.training.learners import optimizer_settings
 from fewmask.training.optimizers import set_rates
 from fewmask.types import Progress
 from fewmask.views.sampler import BatchMaker
@@ -21,6 +22,7 @@ _WARM_UP = 3  # eager steps before the capture: optimizers make their state, cuD
 class Stepper:
     def __init__(self, config: Config, engine: Engine, maker: BatchMaker) -> None:
         self.config, self.engine, self.maker = config, engine, maker
+        self.optimizers = optimizer_settings(config, engine.optimizers)
         self.step = torch.zeros((), dtype=torch.int64, device=engine.device)  # counts on from stage to stage
         self.stage_step = torch.zeros_like(self.step)
         self.fraction = torch.zeros((), device=engine.device)
@@ -35,8 +37,8 @@ class Stepper:
         self.step.fill_(step)
         self.stage_step.fill_(step % steps)
         self.fraction.fill_(step % steps / steps)
-        for optimizer in self.engine.optimizers.values():
-            set_rates(optimizer, self.config.optimizer, step % steps, steps)
+        for name, optimizer in self.engine.optimizers.items():
+            set_rates(optimizer, self.optimizers[name], step % steps, steps)
         if not self.captures:
             self._compute()
         elif self.done < _WARM_UP:

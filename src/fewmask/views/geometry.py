@@ -6,7 +6,7 @@ half-pixel convention: bilinear without antialiasing for images, nearest-exact f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
@@ -28,6 +28,9 @@ class Windows:
     top: Tensor  # [N] int64, where the crop begins in the scaled image
     left: Tensor  # [N] int64
     flip: Tensor  # [N] bool, mirror the crop left and right
+
+    def to(self, device: torch.device) -> Windows:
+        return Windows(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
 class Center(NamedTuple):

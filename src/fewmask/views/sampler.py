@@ -89,6 +89,10 @@ class BatchMaker:
             },
         )
 
+    def unlabeled_windows(self, step: Tensor) -> Windows:
+        """Where the unlabeled images of `step`'s batch come from; hidden truth is looked up there, never handed out."""
+        return self._unlabeled_windows(Randomness(self.seed, step), self._weak_positions())
+
     def _labeled_windows(self, random: Randomness, position: Tensor) -> Windows:
         index = shuffled(self.seed, "labeled", random.step * self.batch + position, len(self.labeled))  # [B]
         center = None

@@ -1,0 +1,160 @@
+"""Writes benchmarks/README.md from what `fewmask bench ... --out` left in benchmarks/results/speed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "speed"
+PAGE = ROOT / "benchmarks" / "README.md"
+_START = """# Speed
+
+Made by `python scripts/benchmarks_page.py` from `benchmarks/results/speed/*.json`, which `fewmask bench` wrote:
+
+```sh
+fewmask bench step --preset paper-voc --preset paper-cityscapes --preset camvid --reference --out FILE
+fewmask bench predict --preset paper-voc --preset paper-cityscapes --preset camvid --out FILE
+fewmask bench data --preset paper-voc --preset camvid --out FILE
+fewmask bench data --growth --picture benchmarks/growth.png --out FILE
+```
+
+`step` runs the real session of a preset with method `rml` over 64 labeled and 128 unlabeled synthetic images of the
+data set's size: views, the warp of the soft labels, both students and both teachers, rectification, prototypes,
+measures, optimizers and moving averages, captured as one graph on CUDA. *Least work* counts the convolutions and linear
+layers that nobody can leave out: three forward passes' worth for both students on labeled and mixed images, one for
+both teachers on unlabeled images. *Batch alone* is what the making of the views would take by itself. *Research style*
+is `src/fewmask/benchmarks/reference_step.py`: the same method with two unlabeled batches, separate forward passes,
+networks one after the other, the same precision, no capture, and its views made beforehand. *Independent pairs* is our
+step with as many unlabeled images as that. Times are medians; `training.precision=fp32` measures both in fp32.
+"""
+Result = dict[str, Any]
+
+
+def page() -> str:
+    found = [result for path in sorted(RESULTS.glob("*.json")) for result in json.loads(path.read_text())]
+    sections = [_section(title, made, found, kind) for kind, title, made in _KINDS]
+    return "\n".join([_START, *(filter(None, sections) if found else ["Nothing was measured yet.\n"])])
+
+
+def _section(title: str, made: Callable[[Sequence[Result]], str], found: Sequence[Result], kind: str) -> str:
+    """One table for each machine and day."""
+    groups: dict[str, list[Result]] = {}
+    for result in found:
+        if result["benchmark"] == kind:
+            where = f"{result['date']}, {result['machine']}, torch {result['torch']}."
+            groups.setdefault(where, []).append(result)
+    parts = [f"{where}\n\n{made(results)}\n" for where, results in groups.items()]
+    return "\n".join([f"## {title}\n", *parts]) if parts else ""
+
+
+def _steps(results: Sequence[Result]) -> str:
+    head = (
+        "preset",
+        "batch",
+        "ms",
+        "images/s",
+        "TFLOP/s of least work",
+        "share of matrix rate",
+        "peak GiB",
+        "batch alone",
+    )
+    table = _table(head, [_step(result) for result in results])
+    compared = [result for result in results if result["reference_ms"] is not None]
+    return f"{table}\n\n{_comparison(compared)}" if compared else table
+
+
+def _step(result: Result) -> list[str]:
+    labeled, unlabeled = result["batch"]
+    return [
+        f"`{result['preset']}`",
+        f"{labeled} + {unlabeled} of {_size(result['crop'])}, {result['precision']}",
+        f"**{result['ms']:.1f}**",
+        f"{result['images_per_second']:.0f}",
+        f"{result['tflops']:.0f} ({result['least_tflop']:.1f} TFLOP)",
+        f"{result['share_of_matrix_rate']:.0%} of {result['matrix_tflops']:.0f}",
+        f"{result['peak_memory_gib']:.1f}",
+        f"{result['data_ms']:.2f} ms, {result['data_share']:.1%}",
+    ]
+
+
+def _comparison(results: Sequence[Result]) -> str:
+    head = ("preset", "research style, ms", "ours, ms", "ratio", "ours with independent pairs, ms", "ratio")
+    rows = [
+        [
+            f"`{result['preset']}`",
+            f"{result['reference_ms']:.1f}",
+            f"{result['ms']:.1f}",
+            f"**{result['ratio']:.2f}**",
+            f"{result['independent_ms']:.1f}",
+            f"{result['independent_ratio']:.2f}",
+        ]
+        for result in results
+    ]
+    return _table(head, rows)
+
+
+def _predictions(results: Sequence[Result]) -> str:
+    rows = [
+        [
+            f"`{result['preset']}`",
+            f"{_size(result['size'])}, {result['mode']}, {result['precision']}",
+            str(row["batch"]),
+            f"{row['ms_per_image']:.2f}",
+            f"{row['images_per_second']:.0f}",
+        ]
+        for result in results
+        for row in result["batches"]
+    ]
+    return _table(("preset", "images", "batch", "ms per image", "images/s"), rows)
+
+
+def _data(results: Sequence[Result]) -> str:
+    rows = [
+        [
+            f"`{result['preset']}`",
+            _size(result["size"]),
+            *(
+                f"{row['images_per_second']:.0f}/s, {row['megabytes_per_second']:.0f} MB/s"
+                for row in result["decoding"]
+            ),
+            f"{result['views_per_second']:.0f}/s of {_size(result['crop'])}",
+        ]
+        for result in results
+    ]
+    return _table(("preset", "images", "PNG decoded", "JPEG decoded", "views"), rows)
+
+
+def _growth(results: Sequence[Result]) -> str:
+    head = ("unlabeled images", "check and read, ms each", "sweep, ms each", "host MiB", "batch alone, ms", "step, ms")
+    keys = ("reading_ms_per_image", "sweep_ms_per_image", "resident_mib", "batch_ms", "step_ms")
+    rows = [
+        [f"{row['unlabeled_images']:,}", *(f"{row[key]:.4g}" for key in keys)]
+        for result in results
+        for row in result["rows"]
+    ]
+    text = f"Images of {_size(results[0]['size'])} and a very small network.\n\n{_table(head, rows)}"
+    return f"{text}\n\n![Growth of the pool](growth.png)" if (PAGE.parent / "growth.png").is_file() else text
+
+
+_KINDS = (
+    ("step", "A training step", _steps),
+    ("predict", "Prediction", _predictions),
+    ("data", "Data", _data),
+    ("growth", "Growth of the pool", _growth),
+)
+
+
+def _size(size: Sequence[int]) -> str:
+    return "x".join(map(str, size))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,127 @@
+"""`fewmask bench data --growth`: what a larger pool of unlabeled images costs, from its files to the step."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from fewmask.benchmarks.data import SMALL_NETWORK
+from fewmask.benchmarks.step import batch_call
+from fewmask.benchmarks.timing import median_ms, release, resident_mib
+from fewmask.config import Config
+from fewmask.settings import resolve
+from fewmask.training.distributed import World
+from fewmask.training.observer import Observer
+from fewmask.training.run import open_checked
+from fewmask.training.run_folder import RunFolder
+from fewmask.training.session import Session, build_session, load_stores
+from fewmask.training.stages import begin_stage
+
+SIDE = 32
+_LABELED, _CLASSES, _BLOCK = 8, 4, 8
+_SMALLEST = 100
+_WORDS = ("views.crop=32x32", "training.batch=8", "optimizer.lr=0.001")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size of the pool."""
+
+    unlabeled_images: int
+    reading_ms_per_image: float  # check, decoding and checksum
+    sweep_ms_per_image: float  # the pass before a stage, which fills the store of soft labels
+    resident_mib: float  # main memory of the process while it trains
+    batch_ms: float
+    step_ms: float
+
+
+def pool_sizes(largest: int) -> list[int]:
+    """100, 1,000, ... up to `largest`."""
+    sizes = [_SMALLEST]
+    while sizes[-1] * 10 <= largest:
+        sizes.append(sizes[-1] * 10)
+    return sizes
+
+
+def measure_growth(sizes: Sequence[int], *, device: torch.device, steps: int, observer: Observer) -> dict[str, Any]:
+    """Files of 32x32 pixels in one folder that grows, and a training session over it at each size."""
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "data"
+        _write_labeled(root)
+        for _ in growing(root / "unlabeled", sizes):
+            rows.append(_measure(root, Path(folder) / "run", device=device, steps=steps))
+            observer.say(", ".join(f"{name} {value:.6g}" for name, value in asdict(rows[-1]).items()))
+            release(device)
+    return {
+        "benchmark": "growth",
+        "size": [SIDE, SIDE],
+        "labeled_images": _LABELED,
+        "steps": steps,
+        "rows": [asdict(row) for row in rows],
+    }
+
+
+def growing(folder: Path, sizes: Sequence[int]) -> Iterator[int]:
+    """Fill the folder up to each size in turn."""
+    folder.mkdir(parents=True)
+    there = 0
+    for size in sizes:
+        for index in range(there, size):
+            _save(folder / f"image_{index:07d}.png", _colors(index))
+        there = size
+        yield size
+
+
+def _measure(root: Path, out: Path, *, device: torch.device, steps: int) -> Row:
+    config, observer = _config(root), Observer()  # nobody needs to hear about the miniature
+    began = time.perf_counter()
+    session = _read(config, device, observer)
+    read = time.perf_counter()
+    count = len(session.dataset.unlabeled)
+    session = begin_stage(session, RunFolder(out), 0, observer)
+    swept = time.perf_counter()
+    step_ms = median_ms(session.stepper, steps, device)
+    batch_ms = median_ms(batch_call(session), steps, device)
+    reading, sweep = 1000 * (read - began) / count, 1000 * (swept - read) / count
+    return Row(count, reading, sweep, resident_mib(), batch_ms, step_ms)
+
+
+def _read(config: Config, device: torch.device, observer: Observer) -> Session:
+    """As `fewmask train` starts: check, decode, build, and the checksum of what was read."""
+    dataset = open_checked(config, observer)
+    stores = load_stores(config, dataset, observer)
+    return build_session(config, dataset, stores, device=device, world=World(), observer=observer)
+
+
+def _config(root: Path) -> Config:
+    return resolve({"method": "rml", "data": {"root": str(root)}}, words=[*SMALL_NETWORK, *_WORDS])
+
+
+def _write_labeled(root: Path) -> None:
+    for part in ("images", "masks"):
+        (root / part).mkdir(parents=True)
+    (root / "classes.txt").write_text("".join(f"class_{index}\n" for index in range(_CLASSES)))
+    for index in range(_LABELED):
+        name = f"image_{index}.png"
+        _save(root / "images" / name, _colors(10**9 + index))
+        blocks = np.random.default_rng(index).integers(0, _CLASSES, (SIDE // _BLOCK, SIDE // _BLOCK), dtype=np.uint8)
+        _save(root / "masks" / name, blocks.repeat(_BLOCK, 0).repeat(_BLOCK, 1))
+
+
+def _colors(seed: int) -> np.ndarray:
+    """Squares of random colors, [H, W, 3]; no two images are alike."""
+    blocks = np.random.default_rng(seed).integers(0, 256, (SIDE // _BLOCK, SIDE // _BLOCK, 3), dtype=np.uint8)
+    return blocks.repeat(_BLOCK, 0).repeat(_BLOCK, 1)
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    Image.fromarray(array).save(path, compress_level=1)

@@ -1,0 +1,33 @@
+"""The least arithmetic of a step: what convolutions and linear layers must compute, whoever writes the step."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from fewmask.methods.method import Method
+
+_TRAINED = 3  # a forward pass, and a backward pass of twice its work
+
+
+def forward_flop(network: nn.Module, size: tuple[int, int], channels: int = 3) -> int:
+    """Operations of one image's forward pass; a multiplication and its addition are two."""
+    parameter = next(network.parameters())
+    image = torch.zeros(1, channels, *size, device=parameter.device, dtype=parameter.dtype)
+    training = network.training
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network.eval()(image)
+    network.train(training)
+    return int(counter.get_total_flops())
+
+
+def least_flop(method: Method, size: tuple[int, int], *, labeled: int, unlabeled: int) -> int:
+    """Students learn from labeled and mixed images; the other networks look once at each unlabeled image."""
+    trained = method.trained().values()
+    flop = 0
+    for network in method.networks().values():
+        learns = any(network is each for each in trained)
+        passes = _TRAINED * (labeled + unlabeled) if learns else unlabeled
+        flop += passes * forward_flop(network, size)
+    return flop

@@ -1,0 +1,128 @@
+"""One step of Robust Mutual Learning as research code writes it: the yardstick of `fewmask bench step --reference`.
+
+Two batches of unlabeled images, a forward pass each for labeled and mixed images, one network after the other, plain
+optimizers, teachers averaged parameter by parameter, an up-sampling and a cross entropy per target. Nothing here is
+meant to be fast, and nothing to be slow. It shares no code with `methods/rml.py`, so each checks the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from fewmask.types import IGNORE, Batch
+
+
+@dataclass
+class Learner:
+    student: nn.Module
+    teacher: nn.Module
+    optimizer: Optimizer
+    prototypes: Tensor  # [K, D]
+    known: Tensor  # [K] bool, classes that have a prototype
+
+
+@dataclass(frozen=True)
+class ReferenceStep:
+    """Called with a batch of independent pairs: the partners are the second half of its unlabeled images."""
+
+    learners: Sequence[Learner]
+    bf16: bool
+    decay: float  # of the teachers
+    momentum: float  # of the prototypes
+    labeled_every: int  # steps between labeled images in the prototypes
+    soft_label: str  # the name of log p0 in the batch
+
+    def __call__(self, batch: Batch, step: int = 0) -> list[Tensor]:
+        """The losses of the two students, before their updates."""
+        targets, members = [], []
+        for learner in self.learners:
+            label_1, member_1 = self._pseudo_label(learner, batch, half=0)
+            label_2, member_2 = self._pseudo_label(learner, batch, half=1)
+            targets.append(torch.where(batch.box, label_2, label_1))  # [U, H, W]
+            members.append([member_1, member_2])
+
+        losses = []
+        for index, learner in enumerate(self.learners):
+            strong_1, strong_2 = batch.strong[index].chunk(2)
+            mixed = torch.where(batch.box[:, None], strong_2, strong_1)  # [U, C, H, W]
+            losses.append(self._update(learner, batch, mixed, targets))
+
+        for learner, member in zip(self.learners, members, strict=True):
+            if step % self.labeled_every == 0:
+                member.append(self._predict(learner.teacher, batch.image, batch.label != IGNORE))
+            self._move_prototypes(learner, member)
+            self._move_teacher(learner)
+        return losses
+
+    def _update(self, learner: Learner, batch: Batch, mixed: Tensor, targets: Sequence[Tensor]) -> Tensor:
+        with self._autocast(batch.image):
+            labeled_logits = learner.student(batch.image).logits
+            loss = _cross_entropy(labeled_logits, batch.label)
+            mixed_logits = learner.student(mixed).logits
+            for target in targets:
+                loss = loss + _cross_entropy(mixed_logits, target)
+        learner.optimizer.zero_grad()
+        loss.backward()
+        learner.optimizer.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def _pseudo_label(self, learner: Learner, batch: Batch, half: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The rectified label of one batch of unlabeled images, [U, H, W], with its features and their classes."""
+        images, valid = batch.weak.chunk(2)[half], batch.valid.chunk(2)[half]
+        soft = batch.stored[self.soft_label].chunk(2)[half].exp()  # [U, K, h, w]
+        features, own = self._predict(learner.teacher, images, valid)
+        pixels = features.flatten(2).transpose(1, 2)  # [U, hw, D]
+        distance = torch.cdist(pixels, learner.prototypes[None]).transpose(1, 2)  # [U, K, hw]
+        distance = distance.masked_fill(~learner.known[:, None], torch.inf)
+        weight = F.softmax(-distance, dim=1).unflatten(2, features.shape[2:])  # [U, K, h, w]
+        rectified = weight * soft
+        rectified = rectified / rectified.sum(dim=1, keepdim=True)
+        rectified = F.interpolate(rectified, size=valid.shape[1:], mode="bilinear", align_corners=False)
+        label = rectified.argmax(dim=1)
+        label[~valid] = IGNORE
+        return label, (features, own)
+
+    @torch.no_grad()
+    def _predict(self, teacher: nn.Module, images: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [N, D, h, w] and the class of each, [N, h, w]."""
+        with self._autocast(images):
+            prediction = teacher(images)
+        own = prediction.logits.argmax(dim=1)
+        inside = F.interpolate(valid[:, None].float(), size=own.shape[1:], mode="nearest-exact")[:, 0]
+        own[inside == 0] = IGNORE
+        return prediction.features, own
+
+    @torch.no_grad()
+    def _move_prototypes(self, learner: Learner, members: Sequence[tuple[Tensor, Tensor]]) -> None:
+        features = torch.cat([each.permute(0, 2, 3, 1).flatten(0, 2) for each, _ in members])  # [cells, D]
+        own = torch.cat([label.flatten() for _, label in members])  # [cells]
+        classes = torch.arange(len(learner.prototypes), device=own.device)
+        member = (own == classes[:, None]).to(features.dtype)  # [K, cells]
+        count = member.sum(dim=1, keepdim=True)  # [K, 1]
+        mean = member @ features / count.clamp(min=1)  # [K, D]
+        moved = self.momentum * learner.prototypes + (1 - self.momentum) * mean
+        moved = torch.where(learner.known[:, None], moved, mean)
+        learner.prototypes = torch.where(count > 0, moved, learner.prototypes)
+        learner.known = learner.known | (count[:, 0] > 0)
+
+    @torch.no_grad()
+    def _move_teacher(self, learner: Learner) -> None:
+        for slow, fast in zip(learner.teacher.parameters(), learner.student.parameters(), strict=True):
+            slow.mul_(self.decay).add_(fast, alpha=1 - self.decay)
+        for statistic, current in zip(learner.teacher.buffers(), learner.student.buffers(), strict=True):
+            statistic.copy_(current)
+
+    def _autocast(self, images: Tensor) -> torch.autocast:
+        return torch.autocast(images.device.type, torch.bfloat16, enabled=self.bf16)
+
+
+def _cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
+    large = F.interpolate(logits, size=label.shape[1:], mode="bilinear", align_corners=False)  # [N, K, H, W]
+    return F.cross_entropy(large, label, ignore_index=IGNORE)

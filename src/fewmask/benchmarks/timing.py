@@ -1,0 +1,118 @@
+"""Clocks, the machine's own rates, and what stands beside every measurement."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+WARM_UP = {"cuda": 10, "cpu": 2}  # calls before the clock starts: eager steps, the choice of kernels, the capture
+_MATRIX = {"cuda": (8192, torch.bfloat16), "cpu": (1024, torch.float32)}
+_MATRIX_CALLS = {"cuda": 50, "cpu": 5}
+
+
+def milliseconds(call: Callable[[int], object], count: int, device: torch.device) -> list[float]:
+    """How long each of `count` calls takes, one after the other, after a warm-up; `call` gets its number from 0 on.
+
+    On CUDA these are the times between events on the stream, so work that the host queues ahead is not waited for.
+    """
+    warm_up = WARM_UP[device.type]
+    for number in range(warm_up):
+        call(number)
+    if device.type == "cuda":
+        return _between_events(lambda number: call(warm_up + number), count, device)
+    moments = [time.perf_counter()]
+    for number in range(count):
+        call(warm_up + number)
+        moments.append(time.perf_counter())
+    return [1000 * (end - start) for start, end in pairwise(moments)]
+
+
+def _between_events(call: Callable[[int], object], count: int, device: torch.device) -> list[float]:
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    torch.cuda.synchronize(device)
+    events[0].record()
+    for number, event in enumerate(events[1:]):
+        call(number)
+        event.record()
+    torch.cuda.synchronize(device)
+    return [float(start.elapsed_time(end)) for start, end in pairwise(events)]
+
+
+def median_ms(call: Callable[[int], object], count: int, device: torch.device) -> float:
+    return statistics.median(milliseconds(call, count, device))
+
+
+def captured(call: Callable[[], object]) -> Callable[[], None]:
+    """The call as a CUDA graph, so that the time of its kernels is seen and not that of their launches."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        call()
+    return graph.replay
+
+
+def matrix_tflops(device: torch.device) -> float:
+    """The rate of a large matrix product, in 1e12 operations per second: bf16 on CUDA, float32 on the CPU."""
+    side, dtype = _MATRIX[device.type]
+    one, other = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+    taken = median_ms(lambda _: one @ other, _MATRIX_CALLS[device.type], device)
+    return 2 * side**3 / taken / 1e9
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory_gib(device: torch.device) -> float:
+    """Most memory held by tensors since the reset; on the CPU the most that this process ever had in memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+
+
+def resident_mib() -> float:
+    """What this process has in main memory now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def release(device: torch.device) -> None:
+    """Give back what no longer has an owner, before the next thing is measured."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def surroundings(device: torch.device, command: str) -> dict[str, Any]:
+    """Where, when and how; without these a number says nothing."""
+    return {
+        "machine": machine_name(device),
+        "torch": torch.__version__,
+        "date": datetime.date.today().isoformat(),
+        "command": command,
+    }
+
+
+def machine_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"one {torch.cuda.get_device_name(device)}"
+    threads = torch.get_num_threads()
+    return f"{threads} CPU thread{'s' if threads > 1 else ''} of {os.cpu_count()}"

@@ -1,0 +1,173 @@
+"""`fewmask bench`: how fast a preset's step, its predictions and its data are on this machine."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fewmask.commands import options
+from fewmask.errors import ConfigError
+
+_PICTURES = (".png", ".svg", ".pdf")
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command(epilog="Example: fewmask bench step --preset paper-voc --reference --json")
+def step(
+    preset: options.BenchPresets,
+    words: options.Words = None,
+    as_json: options.Json = False,
+    reference: options.Reference = False,
+    steps: options.BenchSteps = 50,
+    device: options.Device = None,
+    out: options.BenchResult = None,
+) -> int:
+    """Time the training step of a preset: milliseconds, images/s, TFLOP/s, memory, the share of its data."""
+    from fewmask.benchmarks.step import measure_step
+    from fewmask.benchmarks.timing import release, surroundings
+    from fewmask.benchmarks.workloads import benchmark_config, workload_of
+    from fewmask.console import ConsoleObserver
+    from fewmask.training.engine import choose_device
+
+    _require_folder(out)
+    configs = [benchmark_config(name, words or []) for name in preset]
+    for config in configs:
+        workload_of(config)  # what is wrong with the last preset is said before the first is measured
+    target = choose_device(device)
+    command = _command("step", words, preset=preset, reference=reference, steps=steps, device=device)
+    results = []
+    with ConsoleObserver() as observer:
+        for config in configs:
+            measured = measure_step(config, device=target, steps=steps, reference=reference, observer=observer)
+            results.append(measured | surroundings(target, command))
+            release(target)
+    return _hand_over(results, as_json, out)
+
+
+@app.command(epilog="Example: fewmask bench predict --preset camvid --device cpu")
+def predict(
+    preset: options.BenchPresets,
+    words: options.Words = None,
+    model: options.BenchModel = None,
+    tile: options.Tile = None,
+    as_json: options.Json = False,
+    steps: options.BenchSteps = 20,
+    device: options.Device = None,
+    out: options.BenchResult = None,
+) -> int:
+    """Time predictions at the size of the preset's images, one at a time and eight at a time."""
+    from fewmask.benchmarks.predict import measure_predict
+    from fewmask.benchmarks.timing import surroundings
+    from fewmask.benchmarks.workloads import benchmark_config
+    from fewmask.training.engine import choose_device
+
+    _require_folder(out)
+    configs = [benchmark_config(name, words or []) for name in preset]
+    target = choose_device(device)
+    named = {"preset": preset, "model": model and model.name, "tile": tile, "steps": steps, "device": device}
+    command = _command("predict", words, **named)
+    results = [
+        measure_predict(config, model=model, tile=tile, device=target, steps=steps) | surroundings(target, command)
+        for config in configs
+    ]
+    return _hand_over(results, as_json, out)
+
+
+@app.command(epilog="Example: fewmask bench data --growth --picture growth.png")
+def data(
+    words: options.Words = None,
+    preset: options.BenchPresets = ["camvid"],  # noqa: B006
+    growth: options.Growth = False,
+    largest: options.Largest = 100_000,
+    picture: options.Picture = None,
+    files: options.BenchFiles = 64,
+    as_json: options.Json = False,
+    steps: options.BenchSteps = 30,
+    device: options.Device = None,
+    out: options.BenchResult = None,
+) -> int:
+    """Time the decoding of files and the making of views; or how both grow with the number of images."""
+    from fewmask.benchmarks.timing import surroundings
+    from fewmask.console import ConsoleObserver
+    from fewmask.training.engine import choose_device
+
+    _require_folder(out)
+    _require_folder(picture)
+    if picture and not (growth and picture.suffix in _PICTURES):
+        fix = f"--growth --picture FILE, which ends in {', '.join(_PICTURES)}"
+        raise ConfigError(f"{picture} cannot be drawn", where="--picture", fix=fix)
+    if growth and words:
+        raise ConfigError("--growth has a session of its own", where=" ".join(words), fix="no settings beside --growth")
+    target, measured = choose_device(device), {"steps": steps, "device": device}
+    with ConsoleObserver() as observer:
+        if growth:
+            from fewmask.benchmarks.growth import measure_growth, pool_sizes
+
+            results = [measure_growth(pool_sizes(largest), device=target, steps=steps, observer=observer)]
+            command = _command("data", words, growth=True, largest=largest, **measured)
+        else:
+            from fewmask.benchmarks.data import measure_data
+
+            results = [
+                measure_data(name, words or [], files=files, device=target, steps=steps, observer=observer)
+                for name in preset
+            ]
+            command = _command("data", words, preset=preset, files=files, **measured)
+    results = [result | surroundings(target, command) for result in results]
+    if picture:
+        from fewmask.benchmarks.growth_picture import draw_growth
+
+        draw_growth(results[0], picture)
+    return _hand_over(results, as_json, out)
+
+
+def _require_folder(file: Path | None) -> None:
+    """Said before minutes of measuring, not after."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise ConfigError("there is no folder for this file", where=str(file), fix="a file in a folder that exists")
+
+
+def _hand_over(results: list[dict[str, Any]], as_json: bool, out: Path | None) -> int:
+    """One JSON object per preset, or lines to read; the file always holds the JSON."""
+    from fewmask.benchmarks.summary import summary
+    from fewmask.cli import print_json
+    from fewmask.training.checkpoint import write_atomically
+
+    results = [rounded(result) for result in results]
+    if out is not None:
+        text = json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        write_atomically(out, lambda file: file.write(text.encode()))
+    if as_json:
+        print_json(results)
+    else:
+        for result in results:
+            typer.echo(summary(result))
+    return 0
+
+
+def rounded(value: Any) -> Any:
+    """Six digits are more than any clock gives."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list) else value
+
+
+def _command(name: str, words: Sequence[str] | None, **named: Any) -> str:
+    """The command line that measures the same again."""
+    parts = ["fewmask", "bench", name]
+    for option, value in named.items():
+        values = value if isinstance(value, list) else [value]
+        parts += [part for each in values if each not in (None, False) for part in _option_words(option, each)]
+    return shlex.join([*parts, *(words or [])])
+
+
+def _option_words(option: str, value: Any) -> list[str]:
+    return [f"--{option}"] if value is True else [f"--{option}", str(value)]

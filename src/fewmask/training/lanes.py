@@ -1,0 +1,37 @@
+"""Parts of a step side by side on the GPU: a stream for each lane that a method opens."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+
+import torch
+
+
+class Lanes:
+    """Where the current part of a step runs. Without streams every lane is the stream that the step began on.
+
+    What a lane allocates stays alive until the step ends, after the last join, so no other stream can reuse it early.
+    """
+
+    def __init__(self, streams: int, device: torch.device) -> None:
+        self.streams = [torch.cuda.Stream(device) for _ in range(streams)]
+        self.used: set[int] = set()  # since the last join
+        self.number: int | None = None
+
+    def enter(self, number: int) -> None:
+        if not self.streams:
+            return
+        self.number = number % len(self.streams)
+        if self.number not in self.used:
+            self.streams[self.number].wait_stream(torch.cuda.current_stream())
+            self.used.add(self.number)
+
+    def join(self) -> None:
+        for number in sorted(self.used):
+            torch.cuda.current_stream().wait_stream(self.streams[number])
+        self.used.clear()
+        self.number = None
+
+    def current(self) -> AbstractContextManager[object]:
+        return contextlib.nullcontext() if self.number is None else torch.cuda.stream(self.streams[self.number])

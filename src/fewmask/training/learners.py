@@ -1,0 +1,77 @@
+"""What each learner has of its own: `learners.student_2` changes the run's network, optimizer and baseline for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fewmask.config import Config, LearnerSettings, OptimizerSettings
+from fewmask.errors import ConfigError
+from fewmask.methods.method import Method, learner_of
+from fewmask.methods.table import method_class
+from fewmask.settings import SectionType, merge, read_section, resolve
+
+
+def learner_config(config: Config, learner: str) -> Config:
+    """The run's settings as this learner has them.
+
+    A part that names another backbone, or another optimizer, starts from the defaults instead of the run's settings:
+    weight files and options belong to one backbone, rates to one optimizer.
+    """
+    own, where = _own(config, learner), f"learners.{learner}"
+    parts = {
+        "network": _joined(config.network, own.network, "backbone", f"{where}.network"),
+        "optimizer": _joined(config.optimizer, own.optimizer, "name", f"{where}.optimizer"),
+    }
+    return config.model_copy(update=parts)
+
+
+def optimizer_settings(config: Config, learners: Iterable[str]) -> dict[str, OptimizerSettings]:
+    return {name: learner_config(config, name).optimizer for name in learners}
+
+
+def baseline_config(config: Config, learner: str, seed: int) -> Config:
+    """A supervised run with the run's settings, its `baseline` section, the learner's settings, the learner's baseline.
+
+    Later ones win: what is said for one learner is meant more than what is said for all.
+    """
+    values = config.model_dump(mode="json")
+    values |= {"method": "supervised", "settings": {}, "seed": seed, "baseline": {}, "learners": {}}
+    shared = resolve(values, config.baseline).model_copy(update={"learners": config.learners})
+    own = learner_config(shared, learner).model_copy(update={"learners": {}})
+    return read_section(
+        Config,
+        merge(own.model_dump(mode="json"), _own(config, learner).baseline),
+        where=f"learners.{learner}.baseline",
+    )
+
+
+def baseline_groups(config: Config, method: Method) -> list[tuple[str, ...]]:
+    """Networks that start from one baseline: the method's groups, parted where learners have baselines of their own."""
+    groups: dict[tuple[int, str], list[str]] = {}
+    for index, names in enumerate(method.baseline_learners()):
+        for name in names:
+            settings = baseline_config(config, learner_of(name), config.seed).model_dump_json()
+            groups.setdefault((index, settings), []).append(name)
+    return [tuple(names) for names in groups.values()]
+
+
+def check_learners(config: Config) -> None:
+    """Learners that the method does not have, and settings that there are not, before anything is built."""
+    known = method_class(config.method).learners
+    for name in config.learners:
+        if name not in known:
+            what = f"the method {config.method} has no learner {name!r}"
+            raise ConfigError(what, where=f"learners.{name}", fix=", ".join(known))
+        baseline_config(config, name, config.seed)
+
+
+def _own(config: Config, learner: str) -> LearnerSettings:
+    return read_section(LearnerSettings, config.learners.get(learner, {}), where=f"learners.{learner}")
+
+
+def _joined(section: SectionType, own: Mapping[str, Any], kind: str, where: str) -> SectionType:
+    """The section with the learner's own settings; `kind` names the setting that makes it another thing altogether."""
+    other = own.get(kind, getattr(section, kind)) != getattr(section, kind)
+    base = {} if other else section.model_dump(mode="json")
+    return read_section(type(section), merge(base, own), where=where)

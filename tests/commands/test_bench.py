@@ -1,0 +1,132 @@
+"""`fewmask bench` with tiny networks on the CPU: what the JSON holds, and how its numbers belong together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+TINY = (
+    "network.backbone=test_resnet",
+    "network.width=16",
+    "network.options={}",
+    "data.resize=32x48",
+    "views.crop=32x32",
+    "training.batch=2",
+)
+KEYS = {
+    "preset", "ms", "reference_ms", "ratio", "independent_ms", "independent_ratio", "tflops", "least_tflop",
+    "matrix_tflops", "share_of_matrix_rate", "peak_memory_gib", "data_ms", "images_per_second", "machine", "torch",
+    "date", "command",
+}  # fmt: skip
+
+
+def bench(fewmask, *words: object) -> list[dict]:
+    result = fewmask("bench", *words, "--device", "cpu", "--json")
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+def test_step_with_reference(fewmask, tmp_path: Path):
+    out = tmp_path / "step.json"
+    words = ("--preset", "paper-voc", "--reference", "--steps", 2, "--out", out, *TINY)
+    (step,) = bench(fewmask, "step", *words)
+    assert set(step) >= KEYS
+    assert json.loads(out.read_text()) == [step]
+    assert step["preset"] == "paper-voc"
+    assert all(step[key] > 0 for key in ("ms", "reference_ms", "independent_ms", "data_ms", "peak_memory_gib"))
+    assert step["ratio"] == pytest.approx(step["reference_ms"] / step["ms"], rel=1e-4)
+    assert step["independent_ratio"] == pytest.approx(step["reference_ms"] / step["independent_ms"], rel=1e-4)
+    assert step["images_per_second"] == pytest.approx(4000 / step["ms"], rel=1e-4)
+    assert step["tflops"] == pytest.approx(1000 * step["least_tflop"] / step["ms"], rel=1e-4)
+    assert step["share_of_matrix_rate"] == pytest.approx(step["tflops"] / step["matrix_tflops"], rel=1e-4)
+    assert step["data_ms"] < step["ms"]
+    assert step["command"].startswith(
+        "fewmask bench step --preset paper-voc --reference --steps 2 --device cpu network"
+    )
+
+
+def test_several_presets_without_reference(fewmask, tmp_path: Path):
+    words = ("--preset", "camvid", "--preset", "pets", "--steps", 1, "--device", "cpu", *TINY)
+    result = fewmask("bench", "step", *words, "--out", tmp_path / "step.json")
+    assert result.code == 0
+    camvid, pets = json.loads((tmp_path / "step.json").read_text())
+    assert (camvid["preset"], pets["preset"]) == ("camvid", "pets")
+    assert KEYS <= set(camvid) == set(pets)
+    assert [camvid[key] for key in ("reference_ms", "ratio", "independent_ms", "independent_ratio")] == [None] * 4
+    assert camvid["least_tflop"] < pets["least_tflop"]  # 11 classes and 38
+    assert result.out.count("2 labeled + 2 unlabeled crops of 32x32, test_resnet, fp32") == 2
+    assert f"{camvid['ms']:.1f} ms (median of 1)" in result.out
+    assert "as research code" not in result.out
+
+
+@pytest.mark.parametrize("command", ["step", "predict"])
+def test_unknown_presets(fewmask, command: str):
+    result = fewmask("bench", command, "--preset", "voc", "--device", "cpu")
+    assert result.code == 2
+    assert "there is no preset 'voc'" in result.err
+    assert "paper-voc" in result.err
+
+
+def test_only_the_papers_method_is_timed(fewmask):
+    result = fewmask("bench", "step", "--preset", "camvid", "method=supervised")
+    assert (result.code, "method=rml" in result.err) == (2, True)
+
+
+@pytest.mark.parametrize("word", ["photometric=false", "cutmix=false", "training.precision=fp64"])
+def test_what_cannot_be_compared_is_said_first(fewmask, word: str):
+    result = fewmask("bench", "step", "--preset", "camvid", "--reference", "--device", "cpu", word)
+    assert (result.code, "--reference" in result.err) == (2, True)
+
+
+def test_predict_whole_and_in_tiles(fewmask):
+    for tile in ((), ("--tile", 16)):
+        (measured,) = bench(fewmask, "predict", "--preset", "camvid", "--steps", 1, *tile, *TINY)
+        assert [row["batch"] for row in measured["batches"]] == [1, 8]
+        for row in measured["batches"]:
+            assert row["images_per_second"] == pytest.approx(1000 / row["ms_per_image"], rel=1e-4)
+        assert measured["mode"] == ("tiles of 16x16" if tile else "whole")
+        assert measured["size"] == [32, 48]
+
+
+def test_predict_with_the_model_of_a_run(fewmask, trained: Path):
+    (measured,) = bench(fewmask, "predict", "--preset", "camvid", "--model", trained, "--steps", 1, "data.resize=32x48")
+    assert (measured["model"], measured["command"].split()[3:7]) == (
+        trained.name,
+        ["--preset", "camvid", "--model", trained.name],
+    )
+    missing = fewmask("bench", "predict", "--preset", "camvid", "--model", trained / "nothing")
+    assert (missing.code, "no model here" in missing.err) == (2, True)
+
+
+def test_data(fewmask):
+    (measured,) = bench(fewmask, "data", "--preset", "camvid", "--files", 3, "--steps", 1, *TINY[3:])
+    assert [row["format"] for row in measured["decoding"]] == ["png", "jpg"]
+    for row in measured["decoding"]:
+        pixels = row["megabytes_per_second"] / row["images_per_second"] * 1e6
+        assert pixels == pytest.approx(32 * 48 * 3, rel=1e-4)
+    assert measured["views_per_batch"] == 2 + 2 + 2 * 2  # labeled, weak, two strong views
+    assert measured["views_per_second"] == pytest.approx(8000 / measured["batch_ms"], rel=1e-4)
+
+
+def test_growth(fewmask, tmp_path: Path):
+    picture = tmp_path / "growth.png"
+    words = ("--growth", "--largest", 100, "--steps", 1, "--picture", picture)
+    (measured,) = bench(fewmask, "data", *words)
+    (row,) = measured["rows"]
+    assert row["unlabeled_images"] == 100
+    assert all(value > 0 for value in row.values())
+    assert row["batch_ms"] < row["step_ms"]
+    assert Image.open(picture).size[0] > 1000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--picture", "p.png"), ("--growth", "--picture", "p.txt"), ("--growth", "training.batch=2"), ("--out", "no/f")],
+)
+def test_what_would_fail_after_minutes_fails_at_once(fewmask, words: tuple[str, ...]):
+    result = fewmask("bench", "data", *words)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error:")
