@@ -65,7 +65,8 @@ def _section(content: dict[str, Any]) -> str:
     rows = [[_cell(column, run[column]) for column in columns] for run in content["runs"]]
     head = f"## {content['title']}\n\n{content['date']}, {content['machine']}.\n\n```sh\n{content['command']}\n```\n"
     table = _table([column.replace("_", " ") for column in columns], rows)
-    return f"{head}\n{table}\n\n{content['note']}\n"
+    picture = f"![{content['title']}]({content['picture']})\n\n" if "picture" in content else ""
+    return f"{head}\n{picture}{table}\n\n{content['note']}\n"
 
 
 def _cell(column: str, value: Any) -> str:

@@ -176,6 +176,24 @@ def predict(
     return run_predict(run_folder, images, out, network=network, confidence=confidence, device=device, **limits)
 
 
+@app.command(epilog="Example: fewmask reproduce mnist --data MNIST --out runs/mnist")
+def reproduce(
+    name: options.Experiment,
+    data: options.ExperimentData,
+    out: options.ExperimentFolder = Path("runs/mnist"),
+    seeds: options.Seeds = 5,
+    steps: options.Steps = None,
+    baseline_steps: options.BaselineSteps = None,
+    decay: options.Decay = None,
+    as_json: options.Json = False,
+) -> int:
+    """Make a figure of the paper again, on the CPU in minutes: the picture, and all numbers as JSON."""
+    from fewmask.commands.reproduce import run_reproduce
+
+    changes = {"seeds": seeds, "steps": steps, "baseline_steps": baseline_steps, "decay": decay}
+    return run_reproduce(name, data, out, as_json=as_json, changes=changes)
+
+
 app.add_typer(bench.app, name="bench", help="Measure speed on this machine: step, predict, data.")
 
 

@@ -18,12 +18,36 @@ def test_methods_as_json(fewmask: Fewmask) -> None:
         assert list(method) == ["name", "summary", "loss", "paper", "predictors", "settings"]
         assert all(method[key] for key in ("summary", "loss", "paper", "predictors"))
         for entry in method["settings"].values():
-            assert list(entry) == ["default", "meaning"]
+            assert list(entry) == ["default", "paper", "meaning"]
             assert entry["meaning"]
     mean_teacher = methods[1]
     assert mean_teacher["predictors"] == ["teacher_1", "student_1"]
     assert mean_teacher["settings"]["threshold"]["default"] == 0.95
     assert mean_teacher["settings"]["threshold"]["meaning"].startswith("tau: ")
+
+
+def test_rml_lists_its_switches_with_what_the_paper_sets(fewmask: Fewmask) -> None:
+    """Values of the paper's sections 4 and 5 and its supplement; null where it does not say."""
+    rml = next(each for each in json.loads(fewmask("methods", "--json").out) if each["name"] == "rml")["settings"]
+    stated = {
+        "coupling": "indirect_self",
+        "photometric": True,
+        "cutmix": True,
+        "pairs": "independent",
+        "dropout": 0.5,
+        "stochastic_depth": 0.8,
+        "confidence": "prototypes",
+        "temperature": 1,
+        "prior": "uniform",
+        "threshold": 0,
+        "momentum": 0.9999,
+        "stages": 2,
+    }
+    assert {key: rml[key]["paper"] for key in stated} == stated
+    differing = {key for key in stated if rml[key]["default"] != rml[key]["paper"]}
+    assert differing == {"pairs", "temperature"}  # cheaper partners; the head's own temperature, the paper's head has 1
+    assert rml["decay"]["paper"] is None
+    assert set(METHODS["rml"].paper_settings) <= set(rml)
 
 
 def test_methods_as_text_show_settings_as_they_are_typed(fewmask: Fewmask) -> None:
@@ -76,4 +100,5 @@ def test_presets_have_a_sentence_and_can_be_resolved(fewmask: Fewmask) -> None:
         assert sentence.startswith("  ")
         assert sentence.endswith((".", ")"))
         assert summary.startswith(f"  {config.method}, {config.network.head} on {config.network.backbone}, crop ")
-        assert summary.endswith(f", {config.training.steps} steps")
+        assert summary.endswith(f" + 2 x {config.training.steps} steps")
+    assert lines[lines.index("camvid") + 2].endswith(", 4000 + 2 x 2500 steps")

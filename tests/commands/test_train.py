@@ -12,7 +12,9 @@ import yaml
 from PIL import Image
 
 from fewmask.cli import run
+from fewmask.commands.train import _for_method
 from fewmask.errors import ConfigError
+from fewmask.settings import preset
 from tests.commands.conftest import Fewmask
 from tests.commands.folders import TINY, gray16, road_or_not, write_folder
 
@@ -147,6 +149,25 @@ def test_a_resized_data_set_is_remembered_in_the_card(fewmask: Fewmask, scenes: 
     assert read(tmp_path / "run/model.json")["resize"] == [16, 24]
 
 
+@pytest.mark.parametrize(
+    ("method", "words", "settings"),
+    [("supervised", (), {"photometric": True}), ("mean_teacher", ("threshold=0.5",), {"threshold": 0.5})],
+)
+def test_another_method_takes_a_presets_baseline_and_none_of_its_settings(
+    fewmask: Fewmask, scenes: Path, tmp_path: Path, method: str, words: tuple[str, ...], settings: dict[str, object]
+) -> None:
+    """`--preset demo --method supervised` is the twin of what the preset's rml starts from."""
+    small = ("views.crop=32x48", "training.batch=2", "training.steps=1", *words)
+    result = fewmask("train", scenes, "--out", tmp_path / "run", "--preset", "demo", "--method", method, *small)
+    assert result.code == 0, result.err
+    config = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
+    assert (config["method"], config["settings"], config["baseline"]) == (method, settings, {})
+    assert config["network"]["backbone"] == "resnet10t"
+    values = _for_method(preset("paper-voc"), method)
+    assert values["optimizer"] == preset("paper-voc")["optimizer"] | {"lr": 0.00025, "head_lr": 0.0025}
+    assert values["training"]["steps"] == 60_000
+
+
 # The data folder is missing as well: whatever is reported instead was found before the data were touched.
 EARLY = {
     "method": (("--method", "nope"), "there is no method 'nope'", "supervised, mean_teacher"),
@@ -157,6 +178,11 @@ EARLY = {
     "word": (("steps:3",), "'steps:3' is not a setting", "key=value, e.g. training.steps=2000"),
     "bracket": (("training.steps=[1",), "not readable as YAML", "key=value"),
     "preset": (("--preset", "nope"), "there is no preset 'nope'", "camvid, demo"),
+    "preset's setting": (
+        ("--preset", "camvid", "settings.decay=0.9"),
+        "decay=0.9 and decay_horizon=250 (a decay of 0.996) contradict each other",
+        "one of them: settings.decay_horizon=none makes decay count",
+    ),
     "settings file": (("--config", "no.yaml"), "the settings file does not exist", "a YAML file"),
     "device": (("--device", "gpu"), "'gpu' is not a device", "cpu, cuda or cuda:0"),
     "odd device": (("--device", "meta"), "'meta' is not supported", "cpu, cuda or cuda:0"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fewmask.learning.prototypes import FEWEST_PIXELS, Prototypes, class_sums, coarse_label
+from fewmask.learning.prototypes import FEWEST_PIXELS, PAPER_SPREAD, Prototypes, class_sums, coarse_label
 from fewmask.learning.rectification import (
     hard_label,
     mean_log_probability,
@@ -155,6 +155,53 @@ def test_moving_is_equation_12_and_leaves_absent_classes_alone():
     assert prototypes.center[1].tolist() == [2.0, 2.0]
     assert prototypes.center[2].tolist() == [2.0, 1.0]  # first seen now: starts at the batch's mean
     assert prototypes.known.tolist() == [True, True, True]
+
+
+def swept(*features: torch.Tensor) -> Prototypes:
+    prototypes = Prototypes(2, features[0].shape[1])
+    prototypes.clear()
+    for each in features:
+        prototypes.collect(each, torch.zeros(len(each), *each.shape[2:], dtype=torch.int64), None)
+    prototypes.settle()
+    return prototypes
+
+
+def test_the_temperature_brings_features_to_the_scale_of_the_papers():
+    """Cells at 10 + 3 and 10 - 3 in one channel and at 0 in the other lie 3 from their mean: T = 16 / 3."""
+    features = torch.zeros(1, 2, 1, 2)
+    features[0, 0, 0] = torch.tensor([13.0, 7.0])
+    prototypes = swept(features)
+    assert prototypes.spread.item() == pytest.approx(3.0)
+    assert prototypes.temperature().item() == pytest.approx(16 / 3)
+    assert Prototypes(2, 2).temperature().item() == 1.0  # nothing was measured yet
+
+
+def test_the_spread_counts_every_cell_of_the_sweep_once():
+    many = [5 + 2 * torch.randn(n, D, 3, 4, generator=torch.Generator().manual_seed(n)) for n in (1, 3, 2)]
+    cells = torch.cat([each.movedim(1, -1).reshape(-1, D) for each in many]).double().numpy()
+    expected = np.sqrt(np.mean(np.sum((cells - cells.mean(0)) ** 2, 1)))
+    assert swept(*many).spread.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_confidence_does_not_depend_on_the_scale_of_the_features():
+    """softmax(-T * d) with the measured T is the same for features and prototypes that are seven times as large."""
+    features, center, _ = example(5)
+    known = torch.ones(K, dtype=torch.bool)
+    got = [
+        prototype_confidence(s * features, s * center, known, temperature=swept(s * features).temperature())
+        for s in (1.0, 7.0)
+    ]
+    torch.testing.assert_close(got[0], got[1], atol=1e-4, rtol=1e-4)
+
+
+def test_a_group_norm_feature_of_256_channels_has_the_papers_spread():
+    normalized = torch.nn.GroupNorm(32, 256)(torch.randn(4, 256, 9, 9, generator=torch.Generator().manual_seed(0)))
+    assert swept(normalized.detach()).spread.item() == pytest.approx(PAPER_SPREAD, rel=0.01)
+
+
+def test_features_that_are_all_the_same_leave_a_finite_temperature():
+    prototypes = swept(torch.full((2, D, 3, 3), 4.0))
+    assert torch.isfinite(prototypes.temperature())
 
 
 def test_coarse_label_reads_cell_centers():

@@ -11,6 +11,7 @@ from fewmask.config import LossSettings
 from fewmask.errors import ConfigError
 from fewmask.learning.losses import LabeledLoss
 from fewmask.learning.prototypes import joining_images
+from fewmask.learning.rectification import prototype_distance
 from fewmask.methods.rml import P0, RMLSettings, RobustMutualLearning
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.engine import Engine
@@ -207,6 +208,38 @@ def test_the_pixel_count_prior_pulls_toward_frequent_classes():
     batch = replace(batch, stored={P0: torch.zeros_like(batch.stored[P0])})
     label = method.pseudo_labels(batch)[0].label
     assert set(label.unique().tolist()) == {0, IGNORE}
+
+
+def test_the_temperature_is_as_set_or_the_heads_own_or_measured():
+    measured = method_of()
+    images = torch.rand(3, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    measured.start_stage(0)
+    measured.sweep(images, None)
+    measured.finish_sweep()
+    for learner, teacher in enumerate(measured.teachers):
+        cells = teacher(images).features.movedim(1, -1).reshape(-1, D).detach().numpy()
+        expected = 16 / np.sqrt(((cells - cells.mean(0)) ** 2).sum(1).mean())
+        assert float(measured._temperature(learner)) == pytest.approx(expected, rel=1e-5)
+    assert method_of(temperature=0.25)._temperature(0) == 0.25
+    known = method_of()
+    known.teacher_1.temperature = 1.0
+    assert known._temperature(0) == 1.0
+
+
+def test_the_measured_temperature_decides_labels():
+    """With little spread T grows, distances weigh more against p0, and more labels follow the nearest prototype."""
+    batch, nearest = batch_of(), []
+    for spread in (1e6, 16.0, 1e-3):
+        method = method_of()
+        method.prototypes_1.spread.fill_(spread)
+        features = method.teacher_1(batch.weak).features
+        closest = prototype_distance(features, method.prototypes_1.center).argmin(1)
+        same = method.pseudo_labels(batch)[0].label == closest
+        nearest.append(int(same[batch.valid].sum()))
+    p0 = batch.stored[P0].argmax(1)
+    assert nearest[0] == int((p0 == closest)[batch.valid].sum())  # distances do not matter: p0 alone
+    assert nearest[2] == int(batch.valid.sum())  # nothing else matters
+    assert nearest[0] < nearest[1] < nearest[2]
 
 
 def test_a_threshold_ignores_weak_labels():

@@ -56,6 +56,12 @@ def test_group_norm_takes_groups_of_eight_or_what_divides_the_width():
         assert {module.num_groups for module in head.modules() if isinstance(module, nn.GroupNorm)} == {groups}
 
 
+def test_only_the_papers_head_knows_the_scale_of_its_feature():
+    """GroupNorm sets it; that of other heads is the backbone's or BatchNorm's and has to be measured."""
+    assert network(head="deeplabv2").temperature == 1.0
+    assert [network(head=head).temperature for head in ("sum4", "sum2", "setr_naive")] == [None] * 3
+
+
 @pytest.mark.parametrize("branches", [2, 4])
 def test_summed_heads_add_up_their_rates(branches):
     head = summed(3, 4, stride=8, branches=branches).double()

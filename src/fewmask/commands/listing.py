@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from fewmask.cli import print_json
+from fewmask.config import Config
 from fewmask.settings import list_presets, preset, preset_sentence, resolve
 
 
@@ -57,9 +58,17 @@ def show_presets(as_json: bool) -> int:
         crop = "x".join(map(str, config.views.crop)) if config.views.crop else "by the images' size"
         network = f"{config.network.head} on {config.network.backbone}"
         typer.echo(f"{name}\n  {preset_sentence(name)}")
-        typer.echo(f"  {config.method}, {network}, crop {crop}, {config.training.steps} steps\n")
+        typer.echo(f"  {config.method}, {network}, crop {crop}, {_steps(config)} steps\n")
     typer.echo("use: fewmask train DATA --out RUN --preset camvid")
     return 0
+
+
+def _steps(config: Config) -> str:
+    """Of the baseline and of each stage, where there are any."""
+    stage, stages = config.training.steps, config.settings.get("stages")
+    if stages is None:
+        return str(stage)
+    return f"{config.baseline.get('training', {}).get('steps', stage)} + {stages} x {stage}"
 
 
 def _text(default: Any) -> str:

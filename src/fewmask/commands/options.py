@@ -115,3 +115,33 @@ Growth = Annotated[
 Largest = Annotated[int, _option("--largest", metavar="N", text="Where --growth ends.", min=100)]
 Picture = Annotated[Path | None, _option("--picture", metavar="FILE", text="Draw --growth as PNG, SVG or PDF.")]
 BenchFiles = Annotated[int, _option("--files", metavar="N", text="Files of each format to decode.", min=1)]
+
+
+Experiment = Annotated[str, _argument("NAME", "mnist: Figure 2, how fast two learners grow alike.")]
+ExperimentData = Annotated[
+    Path, _option("--data", metavar="DIR", text="Folder with the four idx files of MNIST.", show_default=False)
+]
+ExperimentFolder = Annotated[Path, _option("--out", metavar="DIR", text="Folder for the picture and the numbers.")]
+Seeds = Annotated[int, _option("--seeds", metavar="N", text="How often it is run, from other initial weights.", min=1)]
+Steps = Annotated[
+    int | None, _option("--steps", metavar="N", text="Steps of each run; without it the experiment's own.", min=1)
+]
+BaselineSteps = Annotated[
+    int | None,
+    _option(
+        "--baseline-steps",
+        metavar="N",
+        text="Supervised steps before; without it both learners start untrained.",
+        min=0,
+    ),
+]
+Decay = Annotated[
+    float | None,
+    _option(
+        "--decay",
+        metavar="X",
+        text="How much of a mean teacher stays at each step; without it 0.996.",
+        min=0.0,
+        max=1.0,
+    ),
+]

@@ -12,8 +12,8 @@ from fewmask.console import ConsoleObserver
 from fewmask.errors import ConfigError
 from fewmask.methods.table import method_class
 from fewmask.report.tables import scores_table
+from fewmask.settings import merge, read_section, read_settings_file, resolve
 from fewmask.settings import preset as read_preset
-from fewmask.settings import read_section, read_settings_file, resolve
 from fewmask.training.run import Outcome, run_training
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.signals import Interrupted
@@ -61,17 +61,29 @@ def _config(
 ) -> Config:
     """Preset, then file, then options, then key=value words; a resumed run starts from its own settings."""
     root = {"data": {"root": str(data)}} if data is not None else {}
-    layers: list[dict[str, Any]] = []
-    if resume and (out / "config.yaml").is_file():
-        layers.append(RunFolder(out).read_config().model_dump(mode="json"))
-    if preset is not None:
-        layers.append(read_preset(preset))
-    if config_file is not None:
-        layers.append(read_settings_file(config_file))
+    resumed = resume and (out / "config.yaml").is_file()
+    before = RunFolder(out).read_config().model_dump(mode="json") if resumed else {}
+    named = read_preset(preset) if preset is not None else {}
+    file = read_settings_file(config_file) if config_file is not None else {}
     chosen = [word for word in words if word.startswith("method=")]
-    method = method_class(resolve(*layers, flags, words=chosen).method)
-    keys = method.Settings.model_fields.keys()
-    return _from_anywhere(resolve(*layers, root, flags, words=words, method_keys=keys))
+    method = resolve(before, named, file, flags, words=chosen).method
+    keys = method_class(method).Settings.model_fields.keys()
+    named = _for_method(named, method) if named else {}
+    return _from_anywhere(resolve(before, named, file, root, flags, words=words, method_keys=keys))
+
+
+def _for_method(preset: dict[str, Any], method: str) -> dict[str, Any]:
+    """A preset for another method than its own: without that one's settings, and as its baseline where none is needed.
+
+    So `--preset camvid --method supervised` is the twin of what `--preset camvid` starts from.
+    """
+    if preset["method"] == method:
+        return preset
+    if method_class(method).needs_baseline:
+        return preset | {"settings": {}}
+    baseline = preset.get("baseline", {})
+    own = baseline.get("settings", {}) if method == "supervised" else {}
+    return merge(preset, baseline) | {"settings": own, "baseline": {}}
 
 
 def _from_anywhere(config: Config) -> Config:

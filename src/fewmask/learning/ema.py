@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from itertools import compress
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,23 @@ def teacher_of(student: Network) -> Network:
     """A copy that never trains."""
     teacher = copy.deepcopy(student)
     return teacher.requires_grad_(False).eval()
+
+
+def horizon_factor(horizon: float) -> float:
+    """What a moving average keeps of itself at each step to look back over `horizon` steps: 1 - 1 / horizon."""
+    return 1 - 1 / horizon
+
+
+class MovingAverage(NamedTuple):
+    """What the plan says about one: 0.9999 a step reads like 1, and yet moves by 22 % in 2,500 steps."""
+
+    what: str
+    factor: float  # what it keeps of itself at each step
+    warmed: bool = False  # it starts as the plain mean of the first steps
+
+    def start_left(self, steps: int) -> float:
+        """The share of its start that is left after `steps`, where every step moves it."""
+        return 0.0 if self.warmed and steps > 0 else self.factor**steps
 
 
 def warmed_decay(decay: float, step: Tensor) -> Tensor:

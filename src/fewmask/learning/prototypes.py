@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from fewmask.types import IGNORE, Batch
 
 FEWEST_PIXELS = 10  # an image says something about a class only with this many of its feature cells
+PAPER_SPREAD = 16.0  # sqrt(256): the paper's feature has 256 channels, to which GroupNorm gives unit variance
+
+_LEAST_VARIANCE = 1e-12  # features that are all the same have no scale
 
 
 def class_sums(features: Tensor, label: Tensor, num_classes: int) -> Tensor:
@@ -39,6 +42,8 @@ class Prototypes(nn.Module):
     predicted: Tensor  # [K, D + 1] sums over images of per-image class means, and the number of images
     predicted_pixels: Tensor  # [K]
     labeled: Tensor  # [K, D + 1] the same from labeled truth
+    moments: Tensor  # [D + 2] sums over feature cells of the feature, its squared norm, and one
+    spread: Tensor  # [] root-mean-square distance of features from their mean
 
     def __init__(self, num_classes: int, channels: int) -> None:
         super().__init__()
@@ -48,11 +53,13 @@ class Prototypes(nn.Module):
         for name in ("predicted", "labeled"):
             self.register_buffer(name, torch.zeros(num_classes, channels + 1), persistent=False)
         self.register_buffer("predicted_pixels", torch.zeros(num_classes), persistent=False)
+        self.register_buffer("moments", torch.zeros(channels + 2), persistent=False)
+        self.register_buffer("spread", torch.tensor(PAPER_SPREAD))
 
     @torch.no_grad()
     def clear(self) -> None:
         """Before a sweep over the images."""
-        for sums in (self.predicted, self.labeled, self.predicted_pixels):
+        for sums in (self.predicted, self.labeled, self.predicted_pixels, self.moments):
             sums.zero_()
 
     @torch.no_grad()
@@ -61,6 +68,7 @@ class Prototypes(nn.Module):
         sums = class_sums(features, prediction, len(self.center))  # [N, K, D + 1]
         self.predicted += _image_means(sums)
         self.predicted_pixels += sums[..., -1].sum(0)
+        self.moments += _moments(features)
         if label is not None:
             self.labeled += _image_means(class_sums(features, label, len(self.center)), fewest=1)
 
@@ -72,6 +80,12 @@ class Prototypes(nn.Module):
         self.center.copy_(sums[:, :-1] / sums[:, -1:].clamp(min=1))
         self.known.copy_(sums[:, -1] > 0)
         self.start.copy_(self.center)
+        means = self.moments[:-1] / self.moments[-1].clamp(min=1)  # [D + 1]
+        self.spread.copy_((means[-1] - means[:-1].square().sum()).clamp(min=_LEAST_VARIANCE).sqrt())
+
+    def temperature(self) -> Tensor:
+        """T that gives distances between these features the scale of the paper's, where it is 1. []"""
+        return PAPER_SPREAD / self.spread
 
     @torch.no_grad()
     def move(self, sums: Tensor, momentum: float) -> None:
@@ -89,6 +103,13 @@ class Prototypes(nn.Module):
         found = length > 0
         moved = (self.center - self.start).norm(dim=1) / length.where(found, 1.0)
         return moved.where(found, 0.0).sum() / found.sum().clamp(min=1)
+
+
+def _moments(features: Tensor) -> Tensor:
+    """Sums over all cells of the feature, its squared norm, and one: [N, D, h, w] -> [D + 2]."""
+    squared = features.square().sum((0, 2, 3))  # [D]
+    count = squared.new_full((1,), features.numel() / len(squared))
+    return torch.cat([features.sum((0, 2, 3)), squared.sum()[None], count])
 
 
 def _image_means(sums: Tensor, fewest: int = FEWEST_PIXELS) -> Tensor:

@@ -24,7 +24,7 @@ def prototype_distance(features: Tensor, center: Tensor) -> Tensor:
 
 
 def prototype_confidence(
-    features: Tensor, center: Tensor, known: Tensor, *, temperature: float, prior: Tensor | None = None
+    features: Tensor, center: Tensor, known: Tensor, *, temperature: float | Tensor, prior: Tensor | None = None
 ) -> Tensor:
     """log omega_k = log softmax_k(log pi_k - T * d_k) (Eq. 10), [U, K, h, w]; classes without a prototype get none."""
     scores = -temperature * prototype_distance(features, center)

@@ -9,12 +9,12 @@ import torch
 from pydantic import Field
 
 from fewmask.config import Share
-from fewmask.learning.ema import Buffers, ema_update, teacher_of, warmed_decay
+from fewmask.learning.ema import Buffers, MovingAverage, ema_update, teacher_of, warmed_decay
 from fewmask.learning.losses import LabeledLoss, cross_entropy
 from fewmask.learning.pseudo_labels import pseudo_label
 from fewmask.learning.schedules import ramped
 from fewmask.learning.statistics import move_statistics, watched_inputs
-from fewmask.methods.method import BuildNetwork, Method, MethodSettings, PseudoLabels
+from fewmask.methods.method import BuildNetwork, Horizon, Method, MethodSettings, PseudoLabels
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.types import IGNORE, Batch, Measure, Progress, Reduce, Step, Update, ViewRequest
 from fewmask.views.mixing import paste
@@ -22,6 +22,7 @@ from fewmask.views.mixing import paste
 
 class MeanTeacherSettings(MethodSettings):
     decay: Share = Field(0.999, description="alpha: how much of the teacher stays at each step")
+    decay_horizon: Horizon = Field(None, description="steps that decay looks back over: decay = 1 - 1 / horizon")
     warmup: bool = Field(True, description="start with the plain mean of the first steps: min(decay, 1 - 1/(step+1))")
     buffers: Buffers = Field(
         "copied", description="teacher's BatchNorm statistics: copied from the student, averaged, or of weak images"
@@ -61,6 +62,9 @@ class MeanTeacher(Method):
 
     def trained(self) -> dict[str, SegmentationNetwork]:
         return {"student_1": self.student_1}
+
+    def moving_averages(self) -> tuple[MovingAverage, ...]:
+        return (MovingAverage("the teacher's weights", self.settings.decay, self.settings.warmup),)
 
     def step(self, batch: Batch, progress: Progress) -> Step:
         settings = self.settings

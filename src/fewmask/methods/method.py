@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from fewmask.config import Section, Share
+from fewmask.errors import ConfigError
+from fewmask.learning.ema import MovingAverage, horizon_factor
 from fewmask.learning.losses import LabeledLoss
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.randomness import Noise
@@ -31,11 +33,39 @@ def learner_of(network: str) -> str:
     return f"student_{network.rpartition('_')[2]}"
 
 
+def _unset(value: Any) -> Any:
+    return None if value == "none" else value  # the word on the command line that undoes a preset's setting
+
+
+WordNone = BeforeValidator(_unset)
+Horizon = Annotated[PositiveInt | None, WordNone]  # steps that a moving average looks back over
+_HORIZON = "_horizon"
+
+
 class MethodSettings(Section):
     """The model noise that every method can put on its students."""
 
     dropout: Share = Field(0.0, description="probability of dropout before the classifier (paper: 0.5)")
     stochastic_depth: Share = Field(1.0, description="survival rate of each residual block (paper: 0.8); 1 is off")
+
+    @model_validator(mode="after")
+    def _follow_horizons(self) -> Self:
+        """A setting such as `decay` becomes 1 - 1 / horizon where `decay_horizon` is set."""
+        for horizon in (name for name in type(self).model_fields if name.endswith(_HORIZON)):
+            steps: int | None = getattr(self, horizon)
+            if steps is not None:
+                self._follow(horizon.removesuffix(_HORIZON), horizon, steps)
+        return self
+
+    def _follow(self, factor: str, horizon: str, steps: int) -> None:
+        given, follows = getattr(self, factor), horizon_factor(steps)
+        if factor in self.model_fields_set and given != follows:
+            raise ConfigError(
+                f"{factor}={given:g} and {horizon}={steps} (a {factor} of {follows:g}) contradict each other",
+                where=f"settings.{factor}, settings.{horizon}",
+                fix=f"one of them: settings.{horizon}=none makes {factor} count",
+            )
+        object.__setattr__(self, factor, follows)  # frozen from here on
 
 
 @dataclass(frozen=True)
@@ -57,6 +87,7 @@ class Method(nn.Module, ABC):
 
     Settings: ClassVar[type[MethodSettings]] = MethodSettings
     paper: ClassVar[str] = ""
+    paper_settings: ClassVar[dict[str, Any]] = {}  # the values that the paper states, whatever the defaults here are
     capturable: ClassVar[bool] = True  # the step is a pure tensor program
     predictors: ClassVar[
         tuple[str, ...]
@@ -86,6 +117,10 @@ class Method(nn.Module, ABC):
     @property
     def stages(self) -> int:
         return 1
+
+    def moving_averages(self) -> tuple[MovingAverage, ...]:
+        """What the step averages over time, for the plan."""
+        return ()
 
     def baseline_learners(self) -> list[tuple[str, ...]]:
         """Networks that start from one supervised baseline, for each baseline that has to be trained."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from fewmask.config import Share
 from fewmask.errors import ConfigError
-from fewmask.learning.ema import Buffers, ema_update, warmed_decay
+from fewmask.learning.ema import MovingAverage, ema_update, warmed_decay
 from fewmask.learning.losses import LabeledLoss, cross_entropies
 from fewmask.learning.prototypes import (
     Joining,
@@ -30,8 +28,9 @@ from fewmask.learning.rectification import (
     total_variation,
 )
 from fewmask.learning.statistics import move_statistics, watched_inputs
-from fewmask.methods.method import BuildNetwork, Forward, MethodSettings, PseudoLabels, at_once
-from fewmask.methods.pair import LearnerPair, Restart, alike
+from fewmask.methods.method import BuildNetwork, Forward, PseudoLabels, at_once
+from fewmask.methods.pair import LearnerPair, alike
+from fewmask.methods.rml_settings import PAPER, RMLSettings
 from fewmask.types import (
     Batch,
     Join,
@@ -48,48 +47,6 @@ from fewmask.types import (
 from fewmask.views.mixing import paste
 
 P0 = "log_p0"  # the PixelStore's name for the stage's soft pseudo labels; with _1 and _2 where each learner has its own
-
-
-class RMLSettings(MethodSettings):
-    coupling: Literal["direct", "indirect", "indirect_self"] = Field(
-        "indirect_self", description="labels from the peer student, the peer teacher, or both teachers (paper, Eq. 5)"
-    )
-    photometric: bool = Field(True, description="color noise, drawn independently for each student (paper: on)")
-    cutmix: bool = Field(True, description="paste a box of another unlabeled image (paper: on)")
-    pairs: Literal["batch", "independent"] = Field(
-        "batch",
-        description="mixing partners: the batch's own images, or a second draw (the paper; twice the teachers' work)",
-    )
-    dropout: Share = Field(0.5, description="probability of dropout before the classifier (paper: 0.5)")
-    stochastic_depth: Share = Field(0.8, description="survival rate of each residual block (paper: 0.8); 1 is off")
-    confidence: Literal["prototypes", "softmax", "none", "static"] = Field(
-        "prototypes",
-        description="omega: from prototypes (paper), the teacher's softmax, none = its argmax (Eq. 4), static = p0",
-    )
-    temperature: PositiveFloat = Field(1.0, description="T in softmax(-T * d) (paper: 1)")
-    prior: Literal["uniform", "pixel_count"] = Field("uniform", description="pi: equal (paper) or labeled pixel counts")
-    threshold: Share = Field(0.0, description="rectified labels below this value are ignored (paper: 0)")
-    momentum: Share = Field(0.9999, description="lambda: how much of a prototype stays at each step (paper: 0.9999)")
-    stages: PositiveInt = Field(2, description="stages; each recomputes p0 and restarts the schedule (paper: 2)")
-    p0: Literal["auto", "shared", "own"] = Field(
-        "auto", description="p0: both teachers' mean (shared) or each learner's own; auto: own where networks differ"
-    )
-    restart: Restart = Field("teacher", description="later stages go on from the teachers, or from the baseline again")
-    decay: Share = Field(
-        0.999, description="alpha: how much of a teacher stays at each step (paper silent; ProDA 0.999)"
-    )
-    warmup: bool = Field(False, description="start each stage's teachers with the plain mean of the first steps")
-    buffers: Buffers = Field(
-        "copied", description="teachers' BatchNorm statistics: copied from the student, averaged, or of weak images"
-    )
-    targets: Literal["sum", "mean"] = Field(
-        "sum", description="add the losses against both teachers (Eq. 5) or average them"
-    )
-    labeled_every: PositiveInt = Field(
-        8, description="each labeled image of a batch joins the prototypes every so many steps"
-    )
-    labeled_photometric: bool = Field(False, description="color noise on the labeled images, too (paper: off)")
-    unlabeled_weight: float = Field(1.0, ge=0, description="weight of the loss on unlabeled images (paper: 1)")
 
 
 class Denoised(NamedTuple):
@@ -113,6 +70,7 @@ class RobustMutualLearning(LearnerPair):
 
     Settings: ClassVar = RMLSettings
     paper: ClassVar = "Zhang et al., Robust Mutual Learning for Semi-supervised Semantic Segmentation, CVPR 2022"
+    paper_settings: ClassVar = PAPER
     pixel_count: Tensor  # [K] labeled pixels of each class
 
     def __init__(self, settings: RMLSettings, build: BuildNetwork, labeled_loss: LabeledLoss) -> None:
@@ -142,6 +100,10 @@ class RobustMutualLearning(LearnerPair):
     @property
     def stages(self) -> int:
         return self.settings.stages
+
+    def moving_averages(self) -> tuple[MovingAverage, ...]:
+        teachers = MovingAverage("teachers", self.settings.decay, self.settings.warmup)
+        return teachers, MovingAverage("prototypes", self.settings.momentum)
 
     def step(self, batch: Batch, progress: Progress) -> Step:
         """Algorithm 1, one iteration."""
@@ -206,11 +168,15 @@ class RobustMutualLearning(LearnerPair):
         settings = self.settings
         if settings.confidence != "prototypes":
             return prediction.logits.log_softmax(1)
-        prototypes = self.prototypes[learner]
+        prototypes, temperature = self.prototypes[learner], self._temperature(learner)
         prior = self.pixel_count / self.pixel_count.sum().clamp(min=1) if settings.prior == "pixel_count" else None
         return prototype_confidence(
-            prediction.features, prototypes.center, prototypes.known, temperature=settings.temperature, prior=prior
+            prediction.features, prototypes.center, prototypes.known, temperature=temperature, prior=prior
         )
+
+    def _temperature(self, learner: int) -> float | Tensor:
+        """T as set, or the head's own, or one that gives features of any other head the paper's scale."""
+        return self.settings.temperature or self.teachers[learner].temperature or self.prototypes[learner].temperature()
 
     def _taught(self, learner: int, images: Tensor) -> Prediction:
         """The prediction that pseudo labels come from: the mean teacher's, or in direct coupling the student's own."""

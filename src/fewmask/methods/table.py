@@ -33,7 +33,7 @@ def create_method(name: str, settings: Mapping[str, Any], build: BuildNetwork, l
 
 
 def describe_methods() -> list[dict[str, Any]]:
-    """Name, one sentence, paper, and every switch with its meaning and default."""
+    """Name, one sentence, paper, and every switch: its default, what the paper sets (None: silent), its meaning."""
     return [
         {
             "name": name,
@@ -42,7 +42,7 @@ def describe_methods() -> list[dict[str, Any]]:
             "paper": kind.paper,
             "predictors": list(kind.predictors),
             "settings": {
-                key: {"default": field.default, "meaning": field.description}
+                key: {"default": field.default, "paper": kind.paper_settings.get(key), "meaning": field.description}
                 for key, field in kind.Settings.model_fields.items()
             },
         }

@@ -22,16 +22,16 @@ def build_network(
     settings: NetworkSettings, *, num_classes: int, channels: int = 3, seed: int = 0
 ) -> SegmentationNetwork:
     """A network on the CPU with weights drawn from `seed`, then with the pretrained ones where they are asked for."""
-    with _seeded(seed):
+    with seeded(seed):
         backbone = create_backbone(settings, channels)
-    with _seeded(seed + 1):  # the head starts the same whatever the backbone drew
+    with seeded(seed + 1):  # the head starts the same whatever the backbone drew
         head = _head(settings, backbone.channels, num_classes)
     mean = _per_channel(settings.mean, backbone.timm_config["mean"], channels, "network.mean")
     std = _per_channel(settings.std, backbone.timm_config["std"], channels, "network.std")
     network = SegmentationNetwork(
         backbone, head, num_classes=num_classes, mean=mean, std=std, dropout=settings.dropout_kind
     )
-    with _seeded(seed):  # timm builds the model once more to fill it
+    with seeded(seed):  # timm builds the model once more to fill it
         network.weights = load_pretrained(network, settings)
     return network
 
@@ -97,7 +97,7 @@ def _per_channel(
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Draw initial weights from `seed` and leave the global generator as it was."""
     # torch.manual_seed would reseed the generators of every GPU, too; networks are born on the CPU.
     state = torch.random.get_rng_state()

@@ -64,13 +64,13 @@ class SummedBranches(nn.Module):
 
 
 def deeplabv2(channels: int, num_classes: int, *, width: int, stride: int) -> Head:
-    """The paper's head, as ProDA builds it, but for the start of its convolutions.
+    """The paper's head, as ProDA builds it, but for the start of its convolutions; distances have temperature 1.
 
     ProDA draws all of them from N(0, 0.01). Before a GroupNorm the scale only sets how fast directions change:
     Kaiming's is the same 0.01 at 2048 channels, and unlike a constant it fits narrow backbones as well.
     """
     classifier = small_normal(nn.Conv2d(width, num_classes, 1, bias=False))
-    return Head(ConcatenatedBranches(channels, width, stride), classifier, width)
+    return Head(ConcatenatedBranches(channels, width, stride), classifier, width, temperature=1.0)
 
 
 def summed(channels: int, num_classes: int, *, stride: int, branches: int) -> Head:

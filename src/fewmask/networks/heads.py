@@ -8,11 +8,14 @@ from torch import nn
 class Head(nn.Module):
     """An embedding to [N, D, h, w] and a classifier to [N, K, h, w]; dropout acts in between."""
 
-    def __init__(self, embedding: nn.Module, classifier: nn.Module, feature_channels: int) -> None:
+    def __init__(
+        self, embedding: nn.Module, classifier: nn.Module, feature_channels: int, temperature: float | None = None
+    ) -> None:
         super().__init__()
         self.embedding = embedding
         self.classifier = classifier
         self.feature_channels = feature_channels
+        self.temperature = temperature  # T in softmax(-T * distance) where the feature's scale is known beforehand
 
 
 def small_normal(layer: nn.Conv2d) -> nn.Conv2d:

@@ -22,6 +22,7 @@ class SegmentationNetwork(nn.Module):
 
     mean: Tensor  # [C, 1, 1]
     std: Tensor  # [C, 1, 1]
+    temperature: float | None = None  # of distances between its features; None where their scale must be measured
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class SegmentationNetwork(nn.Module):
         self.backbone = backbone
         self.head = head
         self.num_classes = num_classes
+        self.temperature = head.temperature
         self.dropout = dropout
         self.weights = WeightReport("drawn at random")
         self.register_buffer("mean", torch.tensor(mean).reshape(-1, 1, 1))

@@ -26,6 +26,7 @@ def describe_plan(session: Session, start: int) -> str:
         ("views", describe_views(config.views, config.views.crop, session.method.views)),
         *_network_rows(session),
         ("method", f"{config.method}: {_settings_line(session)}"),
+        *_average_rows(session),
         *_optimizer_rows(session),
         ("steps", _steps_line(session, start)),
         *_stored_rows(session),
@@ -84,6 +85,13 @@ def _network_rows(session: Session) -> Iterator[tuple[str, str]]:
 def _settings_line(session: Session) -> str:
     settings = session.method.noise_settings
     return ", ".join(f"{key}={value}" for key, value in settings.model_dump().items())
+
+
+def _average_rows(session: Session) -> list[tuple[str, str]]:
+    """How far moving averages get within a stage: a prototype that keeps 0.9999 a step hardly moves in a short one."""
+    steps, averages = session.config.training.steps, session.method.moving_averages()
+    parts = [f"{each.what} keep {each.factor:g} a step, {each.start_left(steps):.1%} of the start" for each in averages]
+    return [("averages", f"{'; '.join(parts)} after {steps} steps")] if parts else []
 
 
 def _optimizer_rows(session: Session) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,67 @@
+"""The switches of Robust Mutual Learning: each row of the paper's ablation tables is a choice of these."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from fewmask.config import Share
+from fewmask.learning.ema import Buffers
+from fewmask.methods.method import Horizon, MethodSettings, WordNone
+from fewmask.methods.pair import Restart
+
+# What the paper states; it is silent about the others
+PAPER: dict[str, Any] = {
+    "coupling": "indirect_self", "photometric": True, "cutmix": True, "pairs": "independent", "dropout": 0.5,
+    "stochastic_depth": 0.8, "confidence": "prototypes", "temperature": 1.0, "prior": "uniform", "threshold": 0.0,
+    "momentum": 0.9999, "stages": 2, "targets": "sum", "labeled_photometric": False, "unlabeled_weight": 1.0,
+}  # fmt: skip
+
+
+class RMLSettings(MethodSettings):
+    coupling: Literal["direct", "indirect", "indirect_self"] = Field(
+        "indirect_self", description="labels from the peer student, the peer teacher, or both teachers (paper, Eq. 5)"
+    )
+    photometric: bool = Field(True, description="color noise, drawn independently for each student (paper: on)")
+    cutmix: bool = Field(True, description="paste a box of another unlabeled image (paper: on)")
+    pairs: Literal["batch", "independent"] = Field(
+        "batch",
+        description="mixing partners: the batch's own images, or a second draw (the paper; twice the teachers' work)",
+    )
+    dropout: Share = Field(0.5, description="probability of dropout before the classifier (paper: 0.5)")
+    stochastic_depth: Share = Field(0.8, description="survival rate of each residual block (paper: 0.8); 1 is off")
+    confidence: Literal["prototypes", "softmax", "none", "static"] = Field(
+        "prototypes",
+        description="omega: from prototypes (paper), the teacher's softmax, none = its argmax (Eq. 4), static = p0",
+    )
+    temperature: Annotated[PositiveFloat | None, WordNone] = Field(
+        None,
+        description="T in softmax(-T * d) (paper: 1); none: 1 for the head deeplabv2, for others 16 / the "
+        "root-mean-square distance of features from their mean, measured before each stage",
+    )
+    prior: Literal["uniform", "pixel_count"] = Field("uniform", description="pi: equal (paper) or labeled pixel counts")
+    threshold: Share = Field(0.0, description="rectified labels below this value are ignored (paper: 0)")
+    momentum: Share = Field(0.9999, description="lambda: how much of a prototype stays at each step (paper: 0.9999)")
+    momentum_horizon: Horizon = Field(None, description="steps that momentum looks back over (paper: 10000)")
+    stages: PositiveInt = Field(2, description="stages; each recomputes p0 and restarts the schedule (paper: 2)")
+    p0: Literal["auto", "shared", "own"] = Field(
+        "auto", description="p0: both teachers' mean (shared) or each learner's own; auto: own where networks differ"
+    )
+    restart: Restart = Field("teacher", description="later stages go on from the teachers, or from the baseline again")
+    decay: Share = Field(
+        0.999, description="alpha: how much of a teacher stays at each step (paper silent; ProDA 0.999)"
+    )
+    decay_horizon: Horizon = Field(None, description="steps that decay looks back over: decay = 1 - 1 / horizon")
+    warmup: bool = Field(False, description="start each stage's teachers with the plain mean of the first steps")
+    buffers: Buffers = Field(
+        "copied", description="teachers' BatchNorm statistics: copied from the student, averaged, or of weak images"
+    )
+    targets: Literal["sum", "mean"] = Field(
+        "sum", description="add the losses against both teachers (Eq. 5) or average them"
+    )
+    labeled_every: PositiveInt = Field(
+        8, description="each labeled image of a batch joins the prototypes every so many steps"
+    )
+    labeled_photometric: bool = Field(False, description="color noise on the labeled images, too (paper: off)")
+    unlabeled_weight: float = Field(1.0, ge=0, description="weight of the loss on unlabeled images (paper: 1)")
