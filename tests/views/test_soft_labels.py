@@ -1,10 +1,12 @@
 """Stored maps under a window agree with warping the full-size map, and with the identity window they come back."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from fewmask.types import PixelMaps
@@ -93,3 +95,13 @@ def test_one_warp_as_a_loop_has_it(code):
     for index, size, top, left, flip in places:
         got = sample_maps(maps, window(index, size, top, left, flip), (21, 30), stride=8)[0].exp()
         np.testing.assert_allclose(got.numpy(), warped(maps, index, size, top, left, flip), atol=2e-6)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_sampling_never_asks_the_host(code):
+    """Fake tensors hold no values: a host sync raises."""
+    maps, place = maps_of(soft(0, (5, 7), 12), soft(1, (3, 6), 12), code=code), window(1, (31, 66), 5, 20, flip=True)
+    with FakeTensorMode() as mode:
+        fakes = {key: mode.from_tensor(each) for key, each in vars(maps).items() if isinstance(each, torch.Tensor)}
+        faked = Windows(*(mode.from_tensor(each) for each in vars(place).values()))
+        assert sample_maps(replace(maps, **fakes), faked, (21, 30), stride=8).shape == (1, 12, 3, 4)
