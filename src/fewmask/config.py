@@ -141,7 +141,15 @@ class TrainingSettings(Section):
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
     keep: PositiveInt = Field(2, description="checkpoints kept, newest first")
     evaluate_every: int = Field(0, ge=0, description="steps between validations; 0: only at the end")
-    store_share: Share = Field(0.3, description="share of the free GPU memory that decoded images may take")
+    store_share: Share = Field(
+        0.3, description="share of the free GPU memory that decoded images and soft labels may take"
+    )
+    soft_labels: Literal["auto", "fp16", "uint8", "topk"] = Field(
+        "auto", description="how a stage's soft labels are kept; auto: the smallest that keeps rectified labels"
+    )
+    sweep_pixels: PositiveInt = Field(
+        2**22, description="pixels per pass of the sweep before a stage; larger images are swept in overlapping tiles"
+    )
 
 
 class EvaluationSettings(Section):

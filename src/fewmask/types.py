@@ -65,14 +65,12 @@ class FlatImages:
 class PixelMaps:
     """Vectors of a pool's feature cells: cell (y, x) of image i is row offset[i] + y * width[i] + x."""
 
-    values: Tensor  # [total cells, K] float16
+    values: Tensor  # [total cells, *], rows as the code writes them
     offset: Tensor  # [n] int64
     height: Tensor  # [n] int64
     width: Tensor  # [n] int64
-
-    def to(self, device: torch.device) -> PixelMaps:
-        tensors = (self.values.to(device), self.offset.to(device), self.height.to(device), self.width.to(device))
-        return PixelMaps(*tensors)
+    code: str  # see views/soft_label_codes.py
+    classes: int
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,7 @@ def test_a_finished_run_can_be_made_longer(data, copied, tmp_path):
         (["training.batch=2"], "training.batch"),
         (["training.precision=fp64"], "training.precision"),
         (["network.backbone=resnet18"], "network.backbone"),
+        (["training.soft_labels=fp16"], "training.soft_labels"),
         (["seed=1"], "seed"),
         (["settings.decay=0.5", "optimizer.lr=0.02"], "optimizer.lr, settings.decay"),
         (["views.crop=32x32"], "views.crop"),

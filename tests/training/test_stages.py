@@ -10,7 +10,6 @@ import torch
 from fewmask.training.checkpoint import load_checkpoint
 from fewmask.training.observer import Observer
 from fewmask.training.run import run_training
-from fewmask.training.stages import flat_maps
 from tests.training.runs import assert_same_run, tiny_config, write_data
 
 STEPS, BASELINE = 4, 3
@@ -102,13 +101,3 @@ def test_without_noise_two_baselines_are_trained(data: Path, tmp_path: Path):
     key = "network.student_1.head.classifier.weight"
     assert not torch.equal(one[key], other[key])
     assert torch.equal(start["network.teacher_2.head.classifier.weight"], other[key])
-
-
-def test_flat_maps_keep_every_cell():
-    maps = [torch.rand(2, 3, 4), torch.rand(5, 1, 4)]
-    flat = flat_maps(maps)
-    for index, each in enumerate(maps):
-        for y in range(each.shape[0]):
-            for x in range(each.shape[1]):
-                row = int(flat.offset[index]) + y * int(flat.width[index]) + x
-                assert torch.equal(flat.values[row], each[y, x])

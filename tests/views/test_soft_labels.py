@@ -1,21 +1,28 @@
 """Stored maps under a window agree with warping the full-size map, and with the identity window they come back."""
 
+import itertools
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from fewmask.types import PixelMaps
 from fewmask.views.geometry import Windows
+from fewmask.views.soft_label_codes import CODES
 from fewmask.views.soft_labels import sample_maps
 
 
-def maps_of(*probabilities: torch.Tensor) -> PixelMaps:
+def maps_of(*probabilities: torch.Tensor, code: str = "fp32") -> PixelMaps:
     """Each [K, h, w]."""
     height = torch.tensor([each.shape[1] for each in probabilities])
     width = torch.tensor([each.shape[2] for each in probabilities])
     cells = height * width
     values = torch.cat([each.permute(1, 2, 0).flatten(0, 1) for each in probabilities]).log()
-    return PixelMaps(values, cells.cumsum(0) - cells, height, width)
+    rows = CODES[code].encode(values)
+    return PixelMaps(rows, cells.cumsum(0) - cells, height, width, code, classes=values.shape[1])
 
 
 def window(index: int, size: tuple[int, int], top: int = 0, left: int = 0, flip: bool = False) -> Windows:
@@ -53,3 +60,48 @@ def test_agrees_with_enlarging_scaling_and_cropping(size, top, left):
         for j in range(3):  # a cell center lies between four pixels of the scaled image
             near = full[:, int(y[i]) - 1 : int(y[i]) + 1, int(x[j]) - 1 : int(x[j]) + 1].mean((1, 2))
             torch.testing.assert_close(got[:, i, j], near, atol=1e-5, rtol=0)
+
+
+def warped(maps: PixelMaps, index: int, size: tuple[int, int], top: int, left: int, flip: bool) -> np.ndarray:
+    """The warp cell by cell in float64, [K, h, w] for a crop of 21 x 30 at stride 8."""
+    height, width, start = int(maps.height[index]), int(maps.width[index]), int(maps.offset[index])
+    cells = CODES[maps.code].decode(maps.values, maps.classes).double().numpy()
+    picture = cells[start : start + height * width].reshape(height, width, -1)
+    result = np.zeros((maps.classes, 3, 4))
+    for i, j in itertools.product(range(3), range(4)):
+        y, x = (i + 0.5) * 21 / 3, (j + 0.5) * 30 / 4  # the cell's middle in the crop, from its edge
+        y, x = y + top, (30 - x if flip else x) + left  # in the scaled image
+        y, x = y / size[0] * height - 0.5, x / size[1] * width - 0.5  # in the map, from the first cell's middle
+        y, x = min(max(y, 0.0), height - 1.0), min(max(x, 0.0), width - 1.0)
+        above, before = int(y), int(x)
+        below, after = min(above + 1, height - 1), min(before + 1, width - 1)
+        down, along = y - above, x - before
+        upper = picture[above, before] * (1 - along) + picture[above, after] * along
+        lower = picture[below, before] * (1 - along) + picture[below, after] * along
+        result[:, i, j] = upper * (1 - down) + lower * down
+    return result
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_one_warp_as_a_loop_has_it(code):
+    """Ragged maps, any scale, place and flip, padding on both sides: every code is sampled alike."""
+    maps = maps_of(soft(0, (5, 7), 12), soft(1, (3, 6), 12), code=code)
+    places = [
+        (0, (40, 56), 3, 9, False),
+        (1, (31, 66), 5, 20, True),
+        (1, (17, 40), -3, -2, True),
+        (0, (63, 80), 40, 48, False),
+    ]
+    for index, size, top, left, flip in places:
+        got = sample_maps(maps, window(index, size, top, left, flip), (21, 30), stride=8)[0].exp()
+        np.testing.assert_allclose(got.numpy(), warped(maps, index, size, top, left, flip), atol=2e-6)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_sampling_never_asks_the_host(code):
+    """Fake tensors hold no values: a host sync raises."""
+    maps, place = maps_of(soft(0, (5, 7), 12), soft(1, (3, 6), 12), code=code), window(1, (31, 66), 5, 20, flip=True)
+    with FakeTensorMode() as mode:
+        fakes = {key: mode.from_tensor(each) for key, each in vars(maps).items() if isinstance(each, torch.Tensor)}
+        faked = Windows(*(mode.from_tensor(each) for each in vars(place).values()))
+        assert sample_maps(replace(maps, **fakes), faked, (21, 30), stride=8).shape == (1, 12, 3, 4)

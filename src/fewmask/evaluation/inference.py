@@ -62,11 +62,17 @@ def predict_tiled(
         probability = probabilities(networks, torch.stack(crops).to(device or image.device), size=size).to(where)
         if total is None:
             total = torch.zeros(probability.shape[1], height, width, device=where)  # [K, H, W]
-        for one, ((top, row_share), (left, column_share)) in zip(probability, group, strict=True):
-            share = (row_share[:, None] * column_share).to(where)  # [h, w]
-            total[:, top : top + size[0], left : left + size[1]] += one * share
+        for one, (row, column) in zip(probability, group, strict=True):
+            add_tile(total, one, row, column)
     assert total is not None, "every image has at least one window"
     return total
+
+
+def add_tile(total: Tensor, tile: Tensor, row: Window, column: Window) -> None:
+    """Add a tile's share [K, h, w] to where it lies in `total` [K, H, W]."""
+    (top, row_share), (left, column_share) = row, column
+    share = (row_share[:, None] * column_share).to(total)  # [h, w]
+    total[:, top : top + len(row_share), left : left + len(column_share)] += tile * share
 
 
 def windows(length: int, tile: int, overlap: float) -> list[Window]:

@@ -16,9 +16,16 @@ from fewmask.learning.ema import MovingAverage, horizon_factor
 from fewmask.learning.losses import LabeledLoss
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.randomness import Noise
-from fewmask.types import Batch, Progress, Step, ViewRequest
+from fewmask.types import Batch, Prediction, Progress, Step, ViewRequest
 
 BuildNetwork = Callable[[str], SegmentationNetwork]  # learner name -> freshly initialized network
+Forward = Callable[[SegmentationNetwork, Tensor], Prediction]  # a network's answer about images, however it is got
+
+
+def at_once(network: SegmentationNetwork, images: Tensor) -> Prediction:
+    """One pass over whole images."""
+    prediction: Prediction = network(images)
+    return prediction
 
 
 def learner_of(network: str) -> str:
@@ -126,8 +133,9 @@ class Method(nn.Module, ABC):
     def start_stage(self, stage: int) -> None:
         """Set the networks up for a stage, before its sweep."""
 
-    def sweep(self, images: Tensor, label: Tensor | None) -> dict[str, Tensor]:  # noqa: ARG002
-        """What the pass over labeled and unlabeled images computes before a stage: maps [N, *, h, w] to store."""
+    def sweep(self, images: Tensor, label: Tensor | None, forward: Forward = at_once) -> dict[str, Tensor]:  # noqa: ARG002
+        """What the pass over labeled and unlabeled images computes before a stage: log-probabilities [N, K, h, w] to
+        store. Networks are called through `forward`, which sees to images that are too large for one pass."""
         return {}
 
     def finish_sweep(self) -> None:

@@ -28,7 +28,7 @@ from fewmask.learning.rectification import (
     total_variation,
 )
 from fewmask.learning.statistics import move_statistics, watched_inputs
-from fewmask.methods.method import BuildNetwork, PseudoLabels
+from fewmask.methods.method import BuildNetwork, Forward, PseudoLabels, at_once
 from fewmask.methods.pair import LearnerPair, alike
 from fewmask.methods.rml_settings import PAPER, RMLSettings
 from fewmask.types import (
@@ -230,16 +230,16 @@ class RobustMutualLearning(LearnerPair):
         self.pixel_count.zero_()
 
     @torch.no_grad()
-    def sweep(self, images: Tensor, label: Tensor | None) -> dict[str, Tensor]:
+    def sweep(self, images: Tensor, label: Tensor | None, forward: Forward = at_once) -> dict[str, Tensor]:
         """One batch of the pass before a stage: p0 for the store, features for the prototypes (Eq. 11)."""
-        predictions = [teacher(images) for teacher in self.teachers]
+        predictions = [forward(teacher, images) for teacher in self.teachers]
         for prototypes, prediction in zip(self.prototypes, predictions, strict=True):
             coarse = None if label is None else coarse_label(label, _size(prediction.logits))
             prototypes.collect(prediction.features, prediction.logits.argmax(1), coarse)
         if label is not None:
             classes = torch.arange(len(self.pixel_count), device=label.device)
             self.pixel_count += (label.flatten()[None] == classes[:, None]).sum(1)
-        last = predictions if self.swept == self.teachers else [network(images) for network in self.swept]
+        last = predictions if self.swept == self.teachers else [forward(network, images) for network in self.swept]
         logits: dict[str, list[Tensor]] = {}
         for name, prediction in zip(self._p0, last, strict=True):
             logits.setdefault(name, []).append(prediction.logits)  # both under one name: p0 is their mean

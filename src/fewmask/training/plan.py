@@ -9,6 +9,7 @@ from fewmask.networks.build import network_report
 from fewmask.settings import SectionType
 from fewmask.training.learners import learner_config
 from fewmask.training.optimizers import head_rate
+from fewmask.training.pixel_store import map_forms
 from fewmask.training.session import Session
 from fewmask.types import FlatImages
 from fewmask.views.sampler import describe_views
@@ -28,6 +29,7 @@ def describe_plan(session: Session, start: int) -> str:
         *_average_rows(session),
         *_optimizer_rows(session),
         ("steps", _steps_line(session, start)),
+        *_stored_rows(session),
         *(("note", note) for note in dataset.notes),
     ]
     if not dataset.val:
@@ -57,6 +59,16 @@ def _store_size(session: Session) -> str:
     parts = [part for part in (stores.labeled, stores.unlabeled, stores.val) if part is not None]
     size = sum(part.values.numel() * part.values.element_size() for part in parts)
     return f"{size / 2**20:.0f} MiB"
+
+
+def _stored_rows(session: Session) -> Iterator[tuple[str, str]]:
+    """The soft labels that each stage will keep."""
+    pool = session.stores.unlabeled
+    for name, form in map_forms(session.method, session.config.training.soft_labels).items():
+        assert pool is not None, "soft labels are of unlabeled images"
+        total = form.bytes(pool)
+        size = f"{total / len(pool):,.0f} bytes per image, {total / 2**20:.1f} MiB in all"
+        yield "stored", f"{name}: soft labels as {form.code} at stride {form.stride}, {size}"
 
 
 def _network_rows(session: Session) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,7 @@ from fewmask.training.engine import Engine, choose_precision, set_tf32
 from fewmask.training.learners import learner_config, optimizer_settings
 from fewmask.training.observer import Observer
 from fewmask.training.optimizers import build_optimizer
+from fewmask.training.pixel_store import map_forms, stored_bytes
 from fewmask.training.stepper import Stepper
 from fewmask.types import IGNORE, FlatImages, PixelMaps
 from fewmask.views.sampler import BatchMaker
@@ -127,7 +128,8 @@ def build_session(
         for network in method.networks().values():
             compile_blocks(network)
     engine = build_engine(config, method.train(), device, world)
-    placed = place_stores(stores, device, config.training.store_share, observer)
+    kept = stored_bytes(map_forms(method, config.training.soft_labels), stores.unlabeled)
+    placed = place_stores(stores, device, config.training.store_share, observer, kept)
     maker = build_maker(config, placed, engine)
     stepper = Stepper(config, engine, maker)
     diagnostics = None
@@ -208,15 +210,18 @@ def build_method(config: Config, dataset: Dataset, stores: Stores) -> Method:
     return create_method(config.method, config.settings, build, loss)
 
 
-def place_stores(stores: Stores, device: torch.device, share: float, observer: Observer) -> Stores:
-    """Training images on the device if they fit into the stated share of its free memory, else on the host."""
+def place_stores(stores: Stores, device: torch.device, share: float, observer: Observer, kept: int = 0) -> Stores:
+    """Training images on the device if they fit into the stated share of its free memory, else on the host.
+
+    `kept` are the bytes of the soft labels, which will lie beside the images.
+    """
     if device.type != "cuda":
         return stores
     parts = (stores.labeled, stores.labels, stores.unlabeled)
-    needed = sum(part.values.numel() * part.values.element_size() for part in parts if part is not None)
+    needed = kept + sum(part.values.numel() * part.values.element_size() for part in parts if part is not None)
     free, _ = torch.cuda.mem_get_info(device)
     if needed > share * free:
-        size = f"images take {needed / 2**30:.1f} GiB"
+        size = f"images{' and soft labels' if kept else ''} take {needed / 2**30:.1f} GiB"
         observer.say(f"{size}, more than {share:.0%} of the free GPU memory: kept on the host")
         return stores
     moved = {

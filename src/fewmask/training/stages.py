@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from fewmask.evaluation.cells import bounded_forward
 from fewmask.training.checkpoint import load_checkpoint, save_checkpoint
 from fewmask.training.observer import Observer
+from fewmask.training.pixel_store import empty_maps, map_forms, write_maps
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.session import Session, build_engine, build_maker
 from fewmask.training.state import load_method, method_state
@@ -39,42 +42,35 @@ def sweep(session: Session, observer: Observer) -> dict[str, PixelMaps]:
     method, stores = session.method.eval(), session.stores
     assert stores.unlabeled is not None
     total = len(stores.labeled) + len(stores.unlabeled)
-    done = 0
+    done, forward = 0, bounded_forward(session.config.training.sweep_pixels)
     for images, label in _groups(session, stores.labeled, stores.labels):
         with session.engine.autocast():
-            method.sweep(images, label)
+            method.sweep(images, label, forward)
         done += len(images)
         observer.advance("sweeping", done, total)
-    collected: dict[str, list[Tensor]] = {}
+    forms = map_forms(method, session.config.training.soft_labels)
+    stored = {name: empty_maps(form, stores.unlabeled) for name, form in forms.items()}
     for images, _ in _groups(session, stores.unlabeled, None):
         with session.engine.autocast():
-            maps = method.sweep(images, None)
+            maps = method.sweep(images, None, forward)
         for name, values in maps.items():
-            collected.setdefault(name, []).extend(values.half().permute(0, 2, 3, 1))  # each [h, w, K]
+            write_maps(stored[name], done - len(stores.labeled), values)
         done += len(images)
         observer.advance("sweeping", done, total)
     method.finish_sweep()
     method.train()
-    return {name: flat_maps(values) for name, values in collected.items()}
-
-
-def flat_maps(maps: list[Tensor]) -> PixelMaps:
-    """Maps [h, w, K] of any sizes in one buffer."""
-    device = maps[0].device
-    height = torch.tensor([len(each) for each in maps], device=device)
-    width = torch.tensor([each.shape[1] for each in maps], device=device)
-    cells = height * width
-    return PixelMaps(torch.cat([each.flatten(0, 1) for each in maps]), cells.cumsum(0) - cells, height, width)
+    return stored
 
 
 def _groups(session: Session, images: FlatImages, labels: FlatImages | None) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Neighbors of equal size, a few at a time: images [N, C, H, W] and labels [N, H, W]."""
+    """Neighbors of equal size, as many as one pass may see: images [N, C, H, W] and labels [N, H, W]."""
     sizes = list(zip(images.height.tolist(), images.width.tolist(), strict=True))
     dtype = next(session.method.parameters()).dtype
     start = 0
     while start < len(images):
         stop = start + 1
-        while stop < len(images) and stop - start < _SWEEP_BATCH and sizes[stop] == sizes[start]:
+        most = min(_SWEEP_BATCH, session.config.training.sweep_pixels // math.prod(sizes[start]))
+        while stop < len(images) and stop - start < most and sizes[stop] == sizes[start]:
             stop += 1
         group = torch.stack([images.image(index) for index in range(start, stop)]).to(session.engine.device, dtype)
         label = None
@@ -88,6 +84,5 @@ def _restarted(session: Session, maps: dict[str, PixelMaps]) -> Session:
     """Fresh optimizers and a batch maker that hands out the maps."""
     engine = build_engine(session.config, session.method, session.engine.device, session.world)
     engine.sums = session.engine.sums
-    on_device = {name: each.to(session.stores.labeled.values.device) for name, each in maps.items()}
-    maker = build_maker(session.config, session.stores, engine, on_device)
+    maker = build_maker(session.config, session.stores, engine, maps)
     return replace(session, engine=engine, maker=maker, stepper=Stepper(session.config, engine, maker))

@@ -7,14 +7,15 @@ from torch import Tensor
 
 from fewmask.types import PixelMaps
 from fewmask.views.geometry import Windows
+from fewmask.views.soft_label_codes import CODES, LEAST
 
 
 def sample_maps(maps: PixelMaps, windows: Windows, crop: tuple[int, int], stride: int) -> Tensor:
     """The maps under each window at a crop's feature cells, bilinear, [N, K, h, w] float32.
 
     One warp: cell center -> crop pixel -> source image (scale, place, flip) -> stored map. Cells and stored values both
-    stand for the middle of their share of the image, as up-sampling with half-pixel centers has it. Values are
-    log-probabilities; they are mixed as probabilities.
+    stand for the middle of their share of the image, as up-sampling with half-pixel centers has it. They are
+    mixed as probabilities and come back as log-probabilities.
     """
     index = windows.index
     rows, columns = -(-crop[0] // stride), -(-crop[1] // stride)
@@ -23,11 +24,10 @@ def sample_maps(maps: PixelMaps, windows: Windows, crop: tuple[int, int], stride
     x = torch.where(windows.flip[:, None], crop[1] - x, x) + windows.left[:, None]  # [N, w]
     top, bottom, down = _between(y / windows.scaled_height[:, None], maps.height[index])
     left, right, along = _between(x / windows.scaled_width[:, None], maps.width[index])
-    down, along = down[:, :, None, None], along[:, None, :, None]
-    first, second = (
-        torch.lerp(_gather(maps, index, top, side), _gather(maps, index, bottom, side), down) for side in (left, right)
-    )
-    return torch.lerp(first, second, along).clamp(min=1e-12).log().permute(0, 3, 1, 2)
+    around = _gather(maps, index, torch.cat([top, bottom], dim=1), torch.cat([left, right], dim=1))  # [N, 2h, 2w, K]
+    upper, lower = around.chunk(2, dim=1)
+    first, second = torch.lerp(upper, lower, down[:, :, None, None]).chunk(2, dim=2)
+    return torch.lerp(first, second, along[:, None, :, None]).clamp(min=LEAST).log().permute(0, 3, 1, 2)
 
 
 def _centers(cells: int, size: int, device: torch.device) -> Tensor:
@@ -46,4 +46,5 @@ def _between(share: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _gather(maps: PixelMaps, index: Tensor, row: Tensor, column: Tensor) -> Tensor:
     """Probabilities at row [N, h] and column [N, w], [N, h, w, K] float32."""
     cell = maps.offset[index][:, None, None] + row[:, :, None] * maps.width[index][:, None, None] + column[:, None, :]
-    return maps.values.index_select(0, cell.flatten()).view(*cell.shape, -1).float().exp()
+    rows = maps.values.index_select(0, cell.flatten())
+    return CODES[maps.code].decode(rows, maps.classes).view(*cell.shape, maps.classes)

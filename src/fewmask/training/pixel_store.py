@@ -1,0 +1,64 @@
+"""The PixelStore: maps of the unlabeled pool beside its images. How large they are, and where a sweep writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewmask.methods.method import Method
+from fewmask.types import FlatImages, PixelMaps
+from fewmask.views.soft_label_codes import CODES, SMALLEST
+
+
+@dataclass(frozen=True)
+class MapForm:
+    """How the maps of one name are kept."""
+
+    code: str
+    classes: int
+    stride: int
+
+    def cells(self, images: FlatImages) -> tuple[Tensor, Tensor]:
+        """Height and width of each image's map, [n] int64: a network's cells, the last one possibly cut."""
+        return -(-images.height // self.stride), -(-images.width // self.stride)
+
+    def bytes(self, images: FlatImages) -> int:
+        height, width = self.cells(images)
+        return int((height * width).sum()) * CODES[self.code].bytes_per_cell(self.classes)
+
+
+def map_forms(method: Method, asked: str) -> dict[str, MapForm]:
+    """The maps that the method's sweep will store, by name; `asked` is a code or auto."""
+    strides = method.stored_strides()
+    if not strides:
+        return {}
+    classes = next(iter(method.networks().values())).num_classes
+    code = SMALLEST if asked == "auto" else asked
+    return {name: MapForm(code, classes, stride) for name, stride in strides.items()}
+
+
+def stored_bytes(forms: Mapping[str, MapForm], images: FlatImages | None) -> int:
+    return 0 if images is None else sum(form.bytes(images) for form in forms.values())
+
+
+def empty_maps(form: MapForm, images: FlatImages) -> PixelMaps:
+    """Room for the maps of all images, on the images' device, allocated once."""
+    device = images.values.device
+    height, width = form.cells(images)
+    cells = height * width
+    row = CODES[form.code].encode(torch.zeros(1, form.classes))  # one row says width and dtype
+    values = torch.empty(int(cells.sum()), row.shape[1], dtype=row.dtype, device=device)
+    return PixelMaps(values, cells.cumsum(0) - cells, height, width, form.code, form.classes)
+
+
+def write_maps(maps: PixelMaps, first: int, log_probability: Tensor) -> None:
+    """Keep the maps [N, K, h, w] of N neighbors, the first of which is image `first`."""
+    count, _, height, width = log_probability.shape
+    wanted = (int(maps.height[first]), int(maps.width[first]))
+    assert (height, width) == wanted, f"a map of {(height, width)} cells where the image has {wanted}"
+    rows = CODES[maps.code].encode(log_probability.permute(0, 2, 3, 1).flatten(0, 2))  # [N * h * w, *]
+    start = int(maps.offset[first])
+    maps.values[start : start + count * height * width] = rows.to(maps.values.device)
