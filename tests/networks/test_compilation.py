@@ -1,0 +1,47 @@
+"""Compiled blocks compute what the plain ones do, with and without noise."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from fewmask.networks.compilation import compile_blocks
+from fewmask.networks.model_noise import ResidualGate
+from tests.networks.small import images, network, noise
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_compiled_network_gives_the_same_numbers_gradients_and_statistics(training):
+    plain = network().train(training)
+    compiled = copy.deepcopy(plain)
+    compile_blocks(compiled, backend="aot_eager")  # traces forward and backward as inductor would; no C compiler needed
+    pictures, draws = images(2, 3, 32, 32), noise([0, 1], dropout=0.5, survival=0.5)
+    for net in (plain, compiled):
+        net(pictures, draws).logits.square().sum().backward()
+    for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    torch.testing.assert_close(dict(plain.named_buffers()), dict(compiled.named_buffers()))
+
+
+def test_every_gated_block_and_the_head_are_compiled_and_keep_their_names():
+    net = network()
+    names = list(net.state_dict())
+    compile_blocks(net, backend="eager")
+    owners = [module for module in net.modules() if any(isinstance(each, ResidualGate) for each in module.children())]
+    assert len(owners) == net.backbone.residual_blocks == 4
+    assert all(module._compiled_call_impl is not None for module in (*owners, net.head.embedding))
+    assert list(net.state_dict()) == names
+
+
+def test_another_step_does_not_compile_again():
+    net = network().train()
+    compile_blocks(net, backend="eager")
+    torch._dynamo.utils.counters.clear()
+    counts = []
+    for step in range(3):
+        net(images(2, 3, 32, 32), noise([0, 1], step=step, survival=0.5))
+        counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert counts[0] > 0
+    assert counts[1:] == counts[:1] * 2
