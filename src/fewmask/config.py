@@ -145,7 +145,7 @@ class TrainingSettings(Section):
         0.3, description="share of the free GPU memory that decoded images and soft labels may take"
     )
     soft_labels: Literal["auto", "fp16", "uint8", "topk"] = Field(
-        "auto", description="how a stage's soft labels are kept; auto: the smallest that keeps rectified labels"
+        "auto", description="how a stage's soft labels are kept; auto: fp16; uint8 is half as large"
     )
     sweep_pixels: PositiveInt = Field(
         2**22, description="pixels per pass of the sweep before a stage; larger images are swept in overlapping tiles"

@@ -132,8 +132,8 @@ def test_a_pass_takes_as_many_images_as_the_bound_allows(ragged: Path):
 def test_the_plan_says_how_large_soft_labels_are(ragged: Path):
     """Three classes, 24 + 42 + 42 + 108 cells."""
     for words, text in (
-        ((), "log_p0: soft labels as uint8 at stride 8, 162 bytes per image"),
-        (("training.soft_labels=fp16",), "log_p0: soft labels as fp16 at stride 8, 324 bytes per image"),
+        ((), "log_p0: soft labels as fp16 at stride 8, 324 bytes per image"),
+        (("training.soft_labels=uint8",), "log_p0: soft labels as uint8 at stride 8, 162 bytes per image"),
     ):
         session = session_of(ragged, *words)
         assert text in describe_plan(session, 0)

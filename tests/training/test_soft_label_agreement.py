@@ -21,7 +21,7 @@ from fewmask.training.observer import Observer
 from fewmask.training.session import Session, build_maker, build_session, load_stores
 from fewmask.training.stages import sweep
 from fewmask.types import IGNORE, PixelMaps
-from fewmask.views.soft_label_codes import CODES, SMALLEST
+from fewmask.views.soft_label_codes import CODES
 
 BASELINE, TEACHER, BATCHES = 50, 75, 20
 
@@ -83,7 +83,7 @@ def test_rectification_changes_many_labels(exact: tuple[Tensor, Tensor]):
     assert len(rectified.unique()) > 4
 
 
-@pytest.mark.parametrize("code", sorted({"fp16", SMALLEST}))
+@pytest.mark.parametrize("code", ["fp16", "uint8"])
 def test_labels_agree_with_float32(swept: tuple[Session, PixelMaps], exact: tuple[Tensor, Tensor], code: str):
     """At least 99.9 % of all labels, and 99 % of those that rectification flips."""
     session, maps = swept

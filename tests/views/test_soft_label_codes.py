@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fewmask.config import TrainingSettings
 from fewmask.training.pixel_store import MapForm
 from fewmask.types import FlatImages
-from fewmask.views.soft_label_codes import CODES, SMALLEST, TOP
+from fewmask.views.soft_label_codes import CODES, SAFE, TOP
 
 
 def soft(seed: int, cells: int, classes: int, sharpness: float = 4.0) -> torch.Tensor:
@@ -102,7 +102,7 @@ def test_bytes_per_image(size: tuple[int, int], classes: int, fp16: int, uint8: 
     image = FlatImages(torch.zeros(0, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), height, width, 3)
     found = [MapForm(code, classes, stride=8).bytes(image) for code in ("fp16", "uint8", "topk")]
     assert found == [fp16, uint8, topk]
-    assert SMALLEST == "uint8"
+    assert SAFE == "fp16"
 
 
 @pytest.mark.parametrize("code", CODES)

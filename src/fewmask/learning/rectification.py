@@ -55,6 +55,6 @@ def total_variation(one: Tensor, other: Tensor) -> Tensor:
     return 0.5 * (one - other).abs().sum(1)
 
 
-def mean_log_probability(logits: list[Tensor]) -> Tensor:
-    """log of the mean of the softmax outputs, [U, K, h, w]."""
-    return torch.stack([each.float().softmax(1) for each in logits]).mean(0).clamp(min=1e-12).log()
+def mean_log_probability(probabilities: list[Tensor]) -> Tensor:
+    """log of the mean of softmax outputs, [U, K, h, w]."""
+    return torch.stack(probabilities).mean(0).clamp(min=1e-12).log()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -27,10 +27,12 @@ from fewmask.learning.rectification import (
     rectified,
     total_variation,
 )
+from fewmask.learning.soft_views import Ask, view_probabilities
 from fewmask.learning.statistics import move_statistics, watched_inputs
 from fewmask.methods.method import BuildNetwork, Forward, PseudoLabels, at_once
 from fewmask.methods.pair import LearnerPair, alike
 from fewmask.methods.rml_settings import PAPER, RMLSettings
+from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.types import (
     Batch,
     Join,
@@ -240,10 +242,15 @@ class RobustMutualLearning(LearnerPair):
             classes = torch.arange(len(self.pixel_count), device=label.device)
             self.pixel_count += (label.flatten()[None] == classes[:, None]).sum(1)
         last = predictions if self.swept == self.teachers else [forward(network, images) for network in self.swept]
-        logits: dict[str, list[Tensor]] = {}
-        for name, prediction in zip(self._p0, last, strict=True):
-            logits.setdefault(name, []).append(prediction.logits)  # both under one name: p0 is their mean
-        return {name: mean_log_probability(each) for name, each in logits.items()}
+        soft: dict[str, list[Tensor]] = {}
+        for name, network, prediction in zip(self._p0, self.swept, last, strict=True):
+            views = self._soft_views(_asking(forward, network), images, prediction)
+            soft.setdefault(name, []).extend(views)  # both under one name: p0 is their mean
+        return {name: mean_log_probability(each) for name, each in soft.items()}
+
+    def _soft_views(self, ask: Ask, images: Tensor, prediction: Prediction) -> Iterator[Tensor]:
+        settings = self.settings
+        return view_probabilities(ask, images, prediction.logits, scales=settings.p0_scales, flip=settings.p0_flip)
 
     def stored_strides(self) -> dict[str, int]:
         return {name: student.stride for name, student in zip(self._p0, self.students, strict=True)}
@@ -261,6 +268,10 @@ class RobustMutualLearning(LearnerPair):
         if settings.buffers == "weak" and settings.coupling == "direct":
             what = "in direct coupling the teachers see no weak images to take their statistics from"
             raise ConfigError(what, where="settings.buffers", fix="copied or averaged, or another settings.coupling")
+
+
+def _asking(forward: Forward, network: SegmentationNetwork) -> Ask:
+    return lambda images: forward(network, images).logits
 
 
 def _size(maps: Tensor) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fewmask.methods.method import Method
 from fewmask.types import FlatImages, PixelMaps
-from fewmask.views.soft_label_codes import CODES, SMALLEST
+from fewmask.views.soft_label_codes import CODES, SAFE
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def map_forms(method: Method, asked: str) -> dict[str, MapForm]:
     if not strides:
         return {}
     classes = next(iter(method.networks().values())).num_classes
-    code = SMALLEST if asked == "auto" else asked
+    code = SAFE if asked == "auto" else asked
     return {name: MapForm(code, classes, stride) for name, stride in strides.items()}
 
 

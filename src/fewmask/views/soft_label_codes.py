@@ -16,7 +16,7 @@ from torch import Tensor
 
 LEAST = 1e-12  # soft labels are kept above this
 TOP = 12  # classes that `topk` keeps one by one, so it is smaller than `uint8` from 25 classes on
-SMALLEST = "uint8"  # of those that keep rectified labels as float32 has them (measured, docs/training.md)
+SAFE = "fp16"  # keeps rectified labels as float32 has them for every network that was measured (docs/training.md)
 _STEP = math.log1p(-math.log(LEAST)) / 255  # 255 steps of log(1 + distance) reach the least probability
 
 
