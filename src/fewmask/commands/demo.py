@@ -147,11 +147,12 @@ def _train(contestant: Contestant, out: Path, seed: int, device: str, scale: Sca
 
 
 def _method_settings(contestant: Contestant) -> dict[str, Any]:
-    """The preset, with another method in it where the contestant has one of its own."""
+    """The preset, with another method in it where the contestant has one; twins have the baseline's optimizer."""
     values = preset("demo")
     if contestant.settings is None:
         return values
-    own = {"method": contestant.method, "settings": dict(contestant.settings), "baseline": {}}
+    optimizer = values["optimizer"] | values["baseline"]["optimizer"]
+    own = {"method": contestant.method, "settings": dict(contestant.settings), "baseline": {}, "optimizer": optimizer}
     return values | own | {"training": values["training"] | {"steps": contestant.steps}}
 
 
