@@ -25,7 +25,7 @@ types: install
 	$(BIN)/mypy
 
 test: lint types
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 clean:
 	rm -rf .venv build dist src/*.egg-info
