@@ -133,8 +133,8 @@ class TrainingSettings(Section):
     compile: bool = Field(False, description="on CUDA, put residual blocks and heads through torch.compile first")
     deterministic: bool = Field(
         False,
-        description="on CUDA, add in one fixed order: a run, captured, compiled or resumed, always gives the same bits; "
-        "slower",
+        description="on CUDA, add in one fixed order: a run, captured, compiled or resumed, gives the same bits, "
+        "at some cost in speed",
     )
     log_every: PositiveInt = Field(50, description="steps between lines of metrics.jsonl")
     diagnose_every: int = Field(
