@@ -5,8 +5,11 @@ import os
 import pytest
 import torch
 
+from fewmask.cli import run
 from fewmask.determinism import any_order, deterministic
 from fewmask.errors import ConfigError
+from fewmask.training.run_folder import RunFolder
+from tests.training.runs import words, write_data
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -80,6 +83,16 @@ def test_workspaces_that_cannot_be_fixed_any_more(monkeypatch, given, message):
         pytest.fail("not reached")
     assert ":4096:8" in caught.value.fix
     assert switches() == before
+
+
+def test_the_option_reaches_the_run_and_stays_with_it(tmp_path):
+    data, out = write_data(tmp_path / "data"), tmp_path / "run"
+    before = switches()
+    assert run([*words(data, out, "training.steps=1"), "--deterministic"]) == 0
+    assert switches() == before
+    assert RunFolder(out).read_config().training.deterministic
+    assert run([*words(data, out, "training.steps=2"), "--resume"]) == 0
+    assert RunFolder(out).read_config().training.deterministic
 
 
 def test_on_the_cpu_the_environment_stays_as_it_is(monkeypatch):
