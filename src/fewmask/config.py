@@ -143,6 +143,11 @@ class TrainingSettings(Section):
         description="micro-batches per step: only one of them is held in memory, at the price of one more forward pass "
         "of the students; same result unless BatchNorm is live, whose statistics are then per micro-batch",
     )
+    deterministic: bool = Field(
+        False,
+        description="on CUDA, add in one fixed order: a run, captured, compiled or resumed, gives the same bits, "
+        "at some cost in speed",
+    )
     log_every: PositiveInt = Field(50, description="steps between lines of metrics.jsonl")
     diagnose_every: int = Field(
         100,

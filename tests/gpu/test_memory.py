@@ -10,7 +10,7 @@ from fewmask.data.opening import open_dataset
 from fewmask.training.distributed import World
 from fewmask.training.observer import Observer
 from fewmask.training.session import Session, build_session, load_stores
-from tests.training.runs import NOISY, tiny_config, write_data
+from tests.training.runs import NOISY, tiny_config
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -24,11 +24,6 @@ DEEP = (
     "views.crop=256x256",
     "training.batch=6",
 )
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data(tmp_path_factory.mktemp("tiny") / "data")
 
 
 def session_on_gpu(data: Path, *words: str, method: str) -> Session:
