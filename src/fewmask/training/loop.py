@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fewmask.config import Config
 from fewmask.errors import TrainingError
 from fewmask.learning.schedules import rate_factor
 from fewmask.training.checkpoint import CheckpointWriter
@@ -56,8 +57,16 @@ def _memory_explained(session: Session, step: int) -> Iterator[None]:
         raise TrainingError(
             f"out of memory in step {step}: {str(error).split('. ')[0]}",
             where=f"batch {session.config.training.batch}, crop {session.config.views.crop}",
-            fix="a smaller training.batch or views.crop, training.precision=bf16, or network.stride=16",
+            fix=_memory_advice(session.config),
         ) from None
+
+
+def _memory_advice(config: Config) -> str:
+    """What costs time only comes first, and nothing that is set already."""
+    training = config.training
+    cheaper = "training.checkpointing=true, " if not training.checkpointing else ""
+    parts = f"training.accumulate={2 * training.accumulate}"
+    return f"{cheaper}{parts}, training.precision=bf16, a smaller training.batch or views.crop, or network.stride=16"
 
 
 def _after_step(

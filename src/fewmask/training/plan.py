@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from fewmask.methods.method import learner_of
 from fewmask.networks.build import network_report
+from fewmask.networks.recomputation import recomputed_modules
 from fewmask.settings import SectionType
 from fewmask.training.learners import learner_config
 from fewmask.training.optimizers import head_rate
@@ -29,6 +30,7 @@ def describe_plan(session: Session, start: int) -> str:
         *_average_rows(session),
         *_optimizer_rows(session),
         ("steps", _steps_line(session, start)),
+        *_memory_rows(session),
         *_stored_rows(session),
         *(("note", note) for note in dataset.notes),
     ]
@@ -69,6 +71,22 @@ def _stored_rows(session: Session) -> Iterator[tuple[str, str]]:
         total = form.bytes(pool)
         size = f"{total / len(pool):,.0f} bytes per image, {total / 2**20:.1f} MiB in all"
         yield "stored", f"{name}: soft labels as {form.code} at stride {form.stride}, {size}"
+
+
+def _memory_rows(session: Session) -> Iterator[tuple[str, str]]:
+    """What is computed again to save memory, and what that changes."""
+    training, trained = session.config.training, session.method.trained()
+    if training.checkpointing:
+        counts = ", ".join(f"{len(recomputed_modules(network))} of {name}" for name, network in trained.items())
+        yield "memory", f"blocks that are computed again in the backward pass: {counts}"
+    if training.accumulate > 1:
+        live = [name for name, network in trained.items() if any(norm.training for norm in network.batch_norms())]
+        parts = f"{training.accumulate} micro-batches per step, students compute each twice"
+        per_part = f"BatchNorm statistics are per micro-batch ({', '.join(live)}); network.frozen_norm=true keeps them"
+        yield (
+            "memory",
+            f"{parts}; {per_part if live else 'no live BatchNorm, so the update is that of the whole batch'}",
+        )
 
 
 def _network_rows(session: Session) -> Iterator[tuple[str, str]]:

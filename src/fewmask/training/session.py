@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fewmask.config import Config
+from fewmask.config import Config, TrainingSettings
 from fewmask.data.dataset import Dataset, Sample
 from fewmask.data.imagefile import read_header
 from fewmask.data.splits import split_record
@@ -20,6 +20,7 @@ from fewmask.methods.method import Method
 from fewmask.methods.table import create_method
 from fewmask.networks.build import build_network
 from fewmask.networks.compilation import compile_blocks
+from fewmask.networks.recomputation import recompute_blocks, split_passes
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.diagnostics import Diagnostics
 from fewmask.training.distributed import World, check_divisible, sync_batch_norms
@@ -128,6 +129,7 @@ def build_session(
     if config.training.compile and device.type == "cuda":
         for network in method.networks().values():
             compile_blocks(network)
+    save_memory(method, config.training)
     engine = build_engine(config, method.train(), device, world)
     kept = stored_bytes(map_forms(method, config.training.soft_labels), stores.unlabeled)
     placed = place_stores(stores, device, config.training.store_share, observer, kept)
@@ -137,6 +139,14 @@ def build_session(
     if method.views.unlabeled and config.training.diagnose_every:
         diagnostics = build_diagnostics(config, dataset, stores, observer)
     return Session(config, dataset, placed, method, engine, maker, stepper, checksums(dataset), diagnostics)
+
+
+def save_memory(method: Method, settings: TrainingSettings) -> None:
+    """Blocks that compute twice and passes in parts, where they are asked for; encloses what was compiled before."""
+    for network in method.trained().values() if settings.checkpointing else ():
+        recompute_blocks(network)
+    for network in method.networks().values() if settings.accumulate > 1 else ():
+        split_passes(network, settings.accumulate)
 
 
 def build_diagnostics(config: Config, dataset: Dataset, stores: Stores, observer: Observer) -> Diagnostics:
