@@ -42,6 +42,11 @@ class FlatImages:
     def __len__(self) -> int:
         return len(self.offset)
 
+    @property
+    def lengths(self) -> Tensor:
+        """How many entries of `values` each image takes, [n]."""
+        return self.height * self.width * self.channels
+
     def to(self, device: torch.device) -> FlatImages:
         tensors = (self.values.to(device), self.offset.to(device), self.height.to(device), self.width.to(device))
         return FlatImages(*tensors, channels=self.channels)
@@ -71,6 +76,11 @@ class PixelMaps:
     width: Tensor  # [n] int64
     code: str  # see views/soft_label_codes.py
     classes: int
+
+    @property
+    def lengths(self) -> Tensor:
+        """How many rows of `values` each image takes, [n]."""
+        return self.height * self.width
 
 
 @dataclass(frozen=True)

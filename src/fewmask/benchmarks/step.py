@@ -119,7 +119,7 @@ def measure_session(config: Config, *, device: torch.device, steps: int, observe
     assert crop is not None
     batch = {"labeled": config.training.batch, "unlabeled": unlabeled_batch(config)}
     least = least_flop(session.method, crop, **batch) / 1e12
-    given = session.maker(torch.tensor(SETTLED, device=session.maker.labeled.values.device))
+    given = session.maker.at(SETTLED)
     return Measured(ms, data_ms, peak, least, crop, session.stepper.captures, given)
 
 
@@ -128,14 +128,17 @@ def batch_call(session: Session) -> Callable[[int], object]:
     step = torch.zeros((), dtype=torch.int64, device=session.maker.labeled.values.device)
 
     def make(number: int) -> object:
+        session.maker.stage(number)
         step.fill_(number)
         return session.maker(step)
 
     if not session.stepper.captures:
         return make
+    session.maker.settle()
     replay = captured(lambda: session.maker(step))
 
     def replayed(number: int) -> None:
+        session.maker.stage(number)
         step.fill_(number)
         replay()
 

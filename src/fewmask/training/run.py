@@ -65,7 +65,7 @@ def run_training(
     observer = observer if world.main else Observer()
     try:
         dataset = open_checked(config, observer)
-        stores = load_stores(config, dataset, observer)
+        stores = load_stores(config, dataset, observer, cache=out)
         config = config.model_copy(
             update={"views": config.views.model_copy(update={"crop": choose_crop(config, stores.labeled)})}
         )

@@ -49,7 +49,7 @@ def sweep(session: Session, observer: Observer) -> dict[str, PixelMaps]:
         done += len(images)
         observer.advance("sweeping", done, total)
     forms = map_forms(method, session.config.training.soft_labels)
-    stored = {name: empty_maps(form, stores.unlabeled) for name, form in forms.items()}
+    stored = {name: empty_maps(form, stores.unlabeled, stores.host, name) for name, form in forms.items()}
     for images, _ in _groups(session, stores.unlabeled, None):
         with session.engine.autocast():
             maps = method.sweep(images, None, forward)
@@ -77,6 +77,7 @@ def _groups(session: Session, images: FlatImages, labels: FlatImages | None) -> 
         if labels is not None:
             label = torch.stack([labels.raw(index)[0].long() for index in range(start, stop)]).to(session.engine.device)
         yield group, label
+        session.stores.host.release()
         start = stop
 
 
@@ -84,5 +85,6 @@ def _restarted(session: Session, maps: dict[str, PixelMaps]) -> Session:
     """Fresh optimizers and a batch maker that hands out the maps."""
     engine = build_engine(session.config, session.method, session.engine.device, session.world)
     engine.sums = session.engine.sums
+    session.maker.close()
     maker = build_maker(session.config, session.stores, engine, maps)
     return replace(session, engine=engine, maker=maker, stepper=Stepper(session.config, engine, maker))

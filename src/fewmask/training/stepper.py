@@ -34,6 +34,7 @@ class Stepper:
 
     def __call__(self, step: int) -> None:
         steps = self.config.training.steps
+        self.maker.stage(step)
         self.step.fill_(step)
         self.stage_step.fill_(step % steps)
         self.fraction.fill_(step % steps / steps)
@@ -64,6 +65,7 @@ class Stepper:
 
     def _replay(self) -> None:
         if self.graph is None:
+            self.maker.settle()
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, stream=self.stream):
                 self._compute()
@@ -71,11 +73,12 @@ class Stepper:
 
 
 def _can_capture(config: Config, engine: Engine, maker: BatchMaker) -> bool:
-    """Declared, never found out by failing: the method, one process, and images on the same GPU."""
+    """Declared, never found out by failing: the method, one process, and images on the same GPU, resident or staged."""
     return (
         config.training.capture
         and engine.device.type == "cuda"
         and engine.method.capturable
         and engine.world.size == 1
         and maker.labeled.values.is_cuda
+        and maker.pool.values.is_cuda
     )
