@@ -43,14 +43,15 @@ def load_images(
     progress: Advance | None = None,
     memory: HostMemory | None = None,
     name: str = "images",
+    headers: Sequence[Header] | None = None,
 ) -> FlatImages:
     """All images; one channel if all are gray, else three with gray repeated; 16 bits if any image has them.
 
     `resize` (height, width) averages boxes where it divides the size exactly, else it is bilinear with antialiasing.
-    `memory` gives the buffer called `name`.
+    `memory` gives the buffer called `name`; `headers` are those of the images, where they have been read before.
     """
     paths = [sample.image for sample in samples]
-    headers = _mapped(lambda path: read_header(path, max_pixels=max_pixels), paths)
+    headers = read_headers(samples, max_pixels=max_pixels) if headers is None else headers
     channels = channels or max((header.channels for header in headers), default=3)
     _require_channels(channels, headers, paths)
     deep = any(header.bits > 8 for header in headers)
@@ -66,6 +67,10 @@ def load_images(
     buffer = _Buffer(sizes, channels, deep, memory or HostMemory(), name)
     _mapped(lambda index: buffer.put(index, read(paths[index]), paths[index]), range(len(paths)), progress)
     return buffer.images()
+
+
+def read_headers(samples: Sequence[Sample], *, max_pixels: int = MAX_PIXELS) -> list[Header]:
+    return _mapped(lambda sample: read_header(sample.image, max_pixels=max_pixels), samples)
 
 
 def load_masks(

@@ -14,9 +14,8 @@ import torch
 from fewmask.config import Config
 from fewmask.data.dataset import Dataset, Sample
 from fewmask.data.host_memory import HostMemory, available_memory
-from fewmask.data.imagefile import read_header
 from fewmask.data.splits import split_record
-from fewmask.data.store import data_checksum, load_hidden_masks, load_images, load_masks
+from fewmask.data.store import data_checksum, load_hidden_masks, load_images, load_masks, read_headers
 from fewmask.errors import ConfigError
 from fewmask.learning.losses import LabeledLoss, inverse_frequency_weights
 from fewmask.methods.method import Method
@@ -72,24 +71,31 @@ def load_stores(config: Config, dataset: Dataset, observer: Observer, cache: Pat
     folder = Path(training.cache) if training.cache else cache
     host = HostMemory(int(training.host_share * available_memory()), folder)
 
-    def images(task: str, samples: Sequence[Sample], channels: int) -> FlatImages:
-        def note(done: int, total: int) -> None:
-            observer.advance(f"reading {task}", done, total)
+    splits = {"labeled": dataset.labeled, "validation": dataset.val, "unlabeled": dataset.unlabeled}
+    headers = {name: read_headers(samples, max_pixels=data.max_pixels) for name, samples in splits.items()}
+    channels = max(header.channels for each in headers.values() for header in each)
 
-        return load_images(samples, channels=channels, progress=note, memory=host, name=task, **limits)
+    def images(split: str) -> FlatImages:
+        task = f"{split} images"
+        return load_images(
+            splits[split],
+            channels=channels,
+            progress=lambda done, total: observer.advance(f"reading {task}", done, total),
+            memory=host,
+            name=task,
+            headers=headers[split],
+            **limits,
+        )
 
     def masks(name: str, samples: Sequence[Sample]) -> FlatImages:
         return load_masks(samples, dataset.coding, memory=host, name=name, **limits)
 
-    every = (*dataset.labeled, *dataset.unlabeled, *dataset.val)
-    channels = max(read_header(sample.image, max_pixels=data.max_pixels).channels for sample in every)
-    labeled = images("labeled images", dataset.labeled, channels)
     return Stores(
-        labeled=labeled,
+        labeled=images("labeled"),
         labels=masks("labels", dataset.labeled),
-        val=images("validation images", dataset.val, channels) if dataset.val else None,
+        val=images("validation") if dataset.val else None,
         val_labels=masks("validation labels", dataset.val) if dataset.val else None,
-        unlabeled=images("unlabeled images", dataset.unlabeled, channels) if dataset.unlabeled else None,
+        unlabeled=images("unlabeled") if dataset.unlabeled else None,
         host=host,
     )
 
