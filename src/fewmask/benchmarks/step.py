@@ -134,6 +134,7 @@ def batch_call(session: Session) -> Callable[[int], object]:
 
     if not session.stepper.captures:
         return make
+    session.maker.stage(0)
     session.maker.settle()
     replay = captured(lambda: session.maker(step))
 

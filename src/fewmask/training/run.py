@@ -70,6 +70,7 @@ def run_training(
             update={"views": config.views.model_copy(update={"crop": choose_crop(config, stores.labeled)})}
         )
         session = build_session(config, dataset, stores, device=torch_device, world=world, observer=observer)
+        del stores  # the session's may lie on a GPU, and then the host needs none
         return _run(session, RunFolder(out), resume=resume, starts=starts, observer=observer)
     finally:
         world.close()

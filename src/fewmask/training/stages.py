@@ -20,6 +20,7 @@ from fewmask.training.stepper import Stepper
 from fewmask.types import FlatImages, PixelMaps
 
 _SWEEP_BATCH = 8
+_SWEEP_LEAST = 2**16  # pixels: of small images more share a pass, or its calls would cost more than its work
 
 
 def begin_stage(session: Session, folder: RunFolder, stage: int, observer: Observer) -> Session:
@@ -69,7 +70,8 @@ def _groups(session: Session, images: FlatImages, labels: FlatImages | None) -> 
     start = 0
     while start < len(images):
         stop = start + 1
-        most = min(_SWEEP_BATCH, session.config.training.sweep_pixels // math.prod(sizes[start]))
+        pixels = math.prod(sizes[start])
+        most = min(max(_SWEEP_BATCH, _SWEEP_LEAST // pixels), session.config.training.sweep_pixels // pixels)
         while stop < len(images) and stop - start < most and sizes[stop] == sizes[start]:
             stop += 1
         group = torch.stack([images.image(index) for index in range(start, stop)]).to(session.engine.device, dtype)

@@ -44,7 +44,7 @@ class Staging:
         self.forms = [_forms(source, len(choose(0))) for source in self.sources]
         size = sum(_padded(form) for forms in self.forms for form in forms)
         self.host = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
-        self.arrived = self.host if device.type == "cpu" else torch.empty_like(self.host, device=device)
+        self.arrived = self.host if device.type == "cpu" else torch.empty(size, dtype=torch.uint8, device=device)
         self.kept = torch.empty_like(self.arrived)
         self.filled = [_slots(*each) for each in zip(self.sources, self._cut(self.host), strict=True)]
         parts = self._cut(self.kept)
