@@ -111,6 +111,17 @@ class Batch:
     weak_position: Tensor  # [U] global positions in the unlabeled batch
     stored: Mapping[str, Tensor] = field(default_factory=dict)  # PixelStore maps, each [U, *, h, w], same geometry
 
+    def tensors(self) -> list[Tensor]:
+        """All of them, in one order."""
+        single = [value for value in vars(self).values() if isinstance(value, Tensor)]
+        return [*single, *self.strong, *self.stored.values()]
+
+    def copy(self) -> Batch:
+        """The same values in other memory."""
+        single = {name: value.clone() for name, value in vars(self).items() if isinstance(value, Tensor)}
+        strong = tuple(view.clone() for view in self.strong)
+        return replace(self, **single, strong=strong, stored={name: each.clone() for name, each in self.stored.items()})
+
 
 @dataclass(frozen=True)
 class Progress:
