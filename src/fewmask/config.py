@@ -161,6 +161,12 @@ class TrainingSettings(Section):
     store_share: Share = Field(
         0.3, description="share of the free GPU memory that decoded images and soft labels may take"
     )
+    host_share: Share = Field(
+        0.5, description="share of the main memory at hand that decoded images and soft labels may take; more is mapped"
+    )
+    cache: str | None = Field(
+        None, description="folder for what exceeds host_share, as files that vanish with the run; none: the run folder"
+    )
     soft_labels: Literal["auto", "fp16", "uint8", "topk"] = Field(
         "auto", description="how a stage's soft labels are kept; auto: fp16; uint8 is half as large"
     )

@@ -35,13 +35,16 @@ def train(session: Session, folder: RunFolder, observer: Observer, start: int) -
     """Run the steps from `start` on, stage after stage; the session of the last stage is returned."""
     total = session.total_steps
     began = time.perf_counter()
-    with StopRequest() as stop, CheckpointWriter() as writer:
-        for step in range(start, total):
-            if session.method.needs_baseline and step % session.config.training.steps == 0:
-                session = begin_stage(session, folder, step // session.config.training.steps, observer)
-            with _memory_explained(session, step):
-                session.stepper(step)
-            _after_step(session, folder, observer, stop, writer, step + 1)
+    try:
+        with StopRequest() as stop, CheckpointWriter() as writer:
+            for step in range(start, total):
+                if session.method.needs_baseline and step % session.config.training.steps == 0:
+                    session = begin_stage(session, folder, step // session.config.training.steps, observer)
+                with _memory_explained(session, step):
+                    session.stepper(step)
+                _after_step(session, folder, observer, stop, writer, step + 1)
+    finally:
+        session.maker.close()
     session.world.barrier()
     return session, Pace(max(total - start, 0), time.perf_counter() - began)
 
@@ -110,7 +113,7 @@ def _raise_if_not_finite(session: Session) -> None:
     step = int(session.engine.bad_step)
     if step < 0:
         return
-    batch = session.maker(torch.tensor(step, device=session.maker.labeled.values.device))
+    batch = session.maker.at(step)
     labeled = [session.dataset.labeled[index].name for index in batch.image_index.tolist()]
     unlabeled = [session.dataset.unlabeled[index].name for index in batch.weak_index.tolist()]
     raise TrainingError(

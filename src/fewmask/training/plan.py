@@ -11,6 +11,7 @@ from fewmask.settings import SectionType
 from fewmask.training.learners import learner_config
 from fewmask.training.optimizers import head_rate
 from fewmask.training.pixel_store import map_forms
+from fewmask.training.placement import describe_placement, place_of_soft_labels
 from fewmask.training.session import Session
 from fewmask.types import FlatImages
 from fewmask.views.sampler import describe_views
@@ -24,6 +25,7 @@ def describe_plan(session: Session, start: int) -> str:
         ("data", _data_line(session)),
         ("classes", f"{len(dataset.classes)}: {', '.join(dataset.classes.names)}"),
         ("images", f"{_sizes(stores.labeled)}, {stores.channels} channels, {_store_size(session)} decoded"),
+        *(("", line) for line in describe_placement(stores, session.maker)),
         ("views", describe_views(config.views, config.views.crop, session.method.views)),
         *_network_rows(session),
         ("method", f"{config.method}: {_settings_line(session)}"),
@@ -70,7 +72,8 @@ def _stored_rows(session: Session) -> Iterator[tuple[str, str]]:
         assert pool is not None, "soft labels are of unlabeled images"
         total = form.bytes(pool)
         size = f"{total / len(pool):,.0f} bytes per image, {total / 2**20:.1f} MiB in all"
-        yield "stored", f"{name}: soft labels as {form.code} at stride {form.stride}, {size}"
+        where = place_of_soft_labels(session.stores, total)
+        yield "stored", f"{name}: soft labels as {form.code} at stride {form.stride}, {size}, {where}"
 
 
 def _memory_rows(session: Session) -> Iterator[tuple[str, str]]:

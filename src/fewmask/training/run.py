@@ -81,11 +81,12 @@ def _run_on(
     observer = observer if world.main else Observer()
     try:
         dataset = open_checked(config, observer)
-        stores = load_stores(config, dataset, observer)
+        stores = load_stores(config, dataset, observer, cache=out)
         config = config.model_copy(
             update={"views": config.views.model_copy(update={"crop": choose_crop(config, stores.labeled)})}
         )
         session = build_session(config, dataset, stores, device=torch_device, world=world, observer=observer)
+        del stores  # the session's may lie on a GPU, and then the host needs none
         return _run(session, RunFolder(out), resume=resume, starts=starts, observer=observer)
     finally:
         world.close()
