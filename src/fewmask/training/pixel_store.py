@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -52,6 +53,14 @@ def empty_maps(form: MapForm, images: FlatImages) -> PixelMaps:
     row = CODES[form.code].encode(torch.zeros(1, form.classes))  # one row says width and dtype
     values = torch.empty(int(cells.sum()), row.shape[1], dtype=row.dtype, device=device)
     return PixelMaps(values, cells.cumsum(0) - cells, height, width, form.code, form.classes)
+
+
+def uniform_maps(form: MapForm, images: FlatImages) -> PixelMaps:
+    """Maps of the size that a sweep's will have, before there was one: every class is as likely."""
+    maps = empty_maps(form, images)
+    row = torch.full((1, form.classes), -math.log(form.classes))
+    maps.values[:] = CODES[form.code].encode(row).to(maps.values.device)
+    return maps
 
 
 def write_maps(maps: PixelMaps, first: int, log_probability: Tensor) -> None:

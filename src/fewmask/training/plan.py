@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from fewmask.methods.method import learner_of
 from fewmask.networks.build import network_report
 from fewmask.settings import SectionType
+from fewmask.training.forecast import Forecast
 from fewmask.training.learners import learner_config
 from fewmask.training.optimizers import head_rate
 from fewmask.training.pixel_store import map_forms
@@ -15,7 +16,7 @@ from fewmask.types import FlatImages
 from fewmask.views.sampler import describe_views
 
 
-def describe_plan(session: Session, start: int) -> str:
+def describe_plan(session: Session, start: int, forecast: Forecast | None = None) -> str:
     """Data, network, method, optimizer and steps, a line each, with what was decided on the user's behalf."""
     config, dataset, stores = session.config, session.dataset, session.stores
     assert config.views.crop is not None
@@ -30,6 +31,7 @@ def describe_plan(session: Session, start: int) -> str:
         *_optimizer_rows(session),
         ("steps", _steps_line(session, start)),
         *_stored_rows(session),
+        *_forecast_rows(forecast),
         *(("note", note) for note in dataset.notes),
     ]
     if not dataset.val:
@@ -69,6 +71,10 @@ def _stored_rows(session: Session) -> Iterator[tuple[str, str]]:
         total = form.bytes(pool)
         size = f"{total / len(pool):,.0f} bytes per image, {total / 2**20:.1f} MiB in all"
         yield "stored", f"{name}: soft labels as {form.code} at stride {form.stride}, {size}"
+
+
+def _forecast_rows(forecast: Forecast | None) -> list[tuple[str, str]]:
+    return [] if forecast is None else [("time", forecast.time_line()), ("memory", forecast.memory_line())]
 
 
 def _network_rows(session: Session) -> Iterator[tuple[str, str]]:

@@ -47,6 +47,11 @@ class Stepper:
             self._replay()
         self.done += 1
 
+    @property
+    def settled_after(self) -> int:
+        """Steps until the pace is the lasting one."""
+        return _WARM_UP + 1 if self.captures else 1
+
     def _compute(self) -> None:
         self.engine.step(self.maker(self.maker_step()), self.progress)
 
