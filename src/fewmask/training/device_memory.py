@@ -67,10 +67,9 @@ def release(device: torch.device) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """On the CPU it is a plain RuntimeError of the allocator."""
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
+    """On the CPU it is a plain RuntimeError of an allocator: "can't allocate memory", "Cannot allocate memory"."""
+    plain = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    return plain or isinstance(error, torch.OutOfMemoryError)
 
 
 def _resident_peak() -> int:

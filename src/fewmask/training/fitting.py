@@ -43,7 +43,8 @@ class MemoryLine:
 class Misfit:
     """A batch that did not fit, and what was found out with smaller ones."""
 
-    batch: int  # images of one forward pass
+    batch: int
+    failed: int  # the smallest batch that did not fit
     unit: int  # batches are multiples of it
     fitted: int | None  # the largest batch that was tried and did fit
     line: MemoryLine | None
@@ -56,7 +57,7 @@ class Misfit:
         if self.line is None or self.line.per_image == 0:
             return self.fitted
         most = int(self.line.share(self.batch, self.room) * self.batch) // self.unit * self.unit
-        return max(self.fitted, min(most, self.batch - self.unit))
+        return max(self.fitted, min(most, self.failed - self.unit))
 
 
 def advice(misfit: Misfit, training: TrainingSettings, crop: Size, *, fp32: bool) -> list[str]:
@@ -69,12 +70,20 @@ def advice(misfit: Misfit, training: TrainingSettings, crop: Size, *, fp32: bool
     if "checkpointing" in fields and not getattr(training, "checkpointing"):  # noqa: B009
         found.append("training.checkpointing=true")
     if batch and "accumulate" in fields:
-        found.extend(f"training.accumulate={parts}" for parts in accumulations(training, batch, misfit.unit))
+        now = _parts(training)
+        possible = accumulations(training, batch // now, misfit.unit // now)
+        found.extend(f"training.accumulate={parts}" for parts in possible)
     if batch:
         found.append(" ".join(smaller_batch(training, batch, misfit.unit)))
     if misfit.line is not None and misfit.line.per_image > 0:
         found.extend(f"views.crop={height}x{width}" for height, width in smaller_crops(misfit, crop))
     return found or ["a smaller views.crop, another network.backbone, network.stride=16"]
+
+
+def _parts(training: TrainingSettings) -> int:
+    """Micro-batches that a step has."""
+    parts: int = getattr(training, "accumulate", 1)
+    return parts
 
 
 def accumulations(training: TrainingSettings, batch: int, unit: int) -> Iterator[int]:
@@ -127,18 +136,18 @@ def does_not_fit(session: Session) -> TrainingError:
 def _explore(session: Session) -> Misfit:
     """Half of the batch, again and again, until two sizes fit; ranks would wait for each other, so only with one."""
     device, training = session.engine.device, session.config.training
-    unit = 2 if session.method.views.mixing != "none" else 1
-    batch = training.batch // getattr(training, "accumulate", 1)
-    points: list[tuple[int, int]] = []
+    unit = _parts(training) * (2 if session.method.views.mixing != "none" else 1)
+    batch = training.batch
+    failed, points = batch, list[tuple[int, int]]()
     tried = batch // 2 // unit * unit if session.world.size == 1 else 0
     while tried and len(points) < 2:
         peak = _peak_of_one_step(session, tried, unit)
-        points += [] if peak is None else [(tried, peak)]
+        failed, points = (tried, points) if peak is None else (failed, [*points, (tried, peak)])
         tried = tried // 2 // unit * unit
     release(device)
     room = _USABLE * (available(device) + held(device))
     line = MemoryLine.through(*points) if len(points) == 2 else None
-    return Misfit(batch, unit, points[0][0] if points else None, line, room)
+    return Misfit(batch, failed, unit, points[0][0] if points else None, line, room)
 
 
 def _peak_of_one_step(session: Session, batch: int, unit: int) -> int | None:
@@ -156,13 +165,11 @@ def _peak_of_one_step(session: Session, batch: int, unit: int) -> int | None:
 
 
 def smaller_config(config: Config, batch: int, unit: int) -> Config:
-    """One eager step of the smaller batch in one piece."""
+    """An eager step of the smaller batch."""
     training = config.training
     update = {"batch": batch, "capture": False}
     if training.unlabeled_batch is not None:
         update["unlabeled_batch"] = shrunk_unlabeled(training, batch, unit)
-    if "accumulate" in type(training).model_fields:
-        update["accumulate"] = 1
     return config.model_copy(update={"training": training.model_copy(update=update)})
 
 

@@ -34,7 +34,7 @@ class Part:
         return self.count * self.each
 
     def __str__(self) -> str:
-        return f"{self.count} {self.what} x {duration(self.each)}"
+        return f"{self.what} {self.count} x {duration(self.each)}"
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,10 @@ def foresee(
     """
     if not session.config.training.forecast:
         return None
-    costs = known or _own_costs(session, folder, start, observer)
-    if costs is None:
+    count = trial_steps(session.total_steps - start, session.stepper)
+    if not count:
         return None
+    costs = known or own_costs(session, folder, start, count, observer)
     before = tuple(_baseline_costs(session, folder, each, observer) for each in baselines)
     own = run_parts(
         session.config.training,
@@ -63,11 +64,8 @@ def _before(baseline: Baseline, costs: Costs | None) -> tuple[Part, ...]:
     return run_parts(training, costs, **where, staged=False, dropped=True, prefix="baseline ")
 
 
-def _own_costs(session: Session, folder: RunFolder, start: int, observer: Observer) -> Costs | None:
+def own_costs(session: Session, folder: RunFolder, start: int, count: int, observer: Observer) -> Costs:
     """Measured in place, where the captured step can go on; before a stage's first sweep on a stage of its own."""
-    count = trial_steps(session.total_steps - start, session.stepper)
-    if not count:
-        return None
     before_sweep = session.method.needs_baseline and start % session.config.training.steps == 0
     if before_sweep:
         require_room_for_maps(session)
