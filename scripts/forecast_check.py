@@ -34,7 +34,7 @@ def check(preset: str, words: list[str], *, steps: int, device: torch.device) ->
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder(Path(place))
         began = time.perf_counter()
-        costs = own_costs(session, folder, 0, MOST_STEPS, Observer())
+        costs = own_costs(session, 0, MOST_STEPS, Observer())
         looking_ahead = time.perf_counter() - began
         parts = run_parts(config.training, costs, start=0, total=steps, staged=True)
         reset_peak(device)

@@ -194,7 +194,7 @@ def reproduce(
     return run_reproduce(name, data, out, as_json=as_json, changes=changes)
 
 
-app.add_typer(bench.app, name="bench", help="Measure speed on this machine: step, predict, data.")
+app.add_typer(bench.app, name="bench", help="Measure speed on this machine: step, train, predict, data.")
 
 
 @app.command(rich_help_panel=_LISTS)

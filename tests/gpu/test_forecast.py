@@ -11,7 +11,6 @@ from fewmask.training.costs import measure
 from fewmask.training.distributed import World
 from fewmask.training.foresight import foresee
 from fewmask.training.observer import Observer
-from fewmask.training.run_folder import RunFolder
 from fewmask.training.session import Session, build_session, load_stores
 from fewmask.training.trial import on_trial
 from tests.training.runs import tiny_config, write_data
@@ -37,11 +36,11 @@ def weights(session: Session) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_the_captured_step_goes_on_where_it_was(data: Path, tmp_path: Path, optimizer: str):
+def test_the_captured_step_goes_on_where_it_was(data: Path, optimizer: str):
     tried, plain = (cuda_session(data, f"optimizer.name={optimizer}") for _ in range(2))
     before = weights(tried)
     with on_trial(tried.engine):
-        costs = measure(tried, tmp_path, 0, 8)
+        costs = measure(tried, 0, 8)
     graph = tried.stepper.graph
     assert graph is not None
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(tried).items())
@@ -57,10 +56,10 @@ def test_the_captured_step_goes_on_where_it_was(data: Path, tmp_path: Path, opti
     assert costs.peak >= torch.cuda.memory_allocated() // 2
 
 
-def test_rml_is_tried_before_its_sweep_and_nothing_of_it_is_left(data: Path, tmp_path: Path):
+def test_rml_is_tried_before_its_sweep_and_nothing_of_it_is_left(data: Path):
     session = cuda_session(data, method="rml")
     before = weights(session)
-    forecast = foresee(session, RunFolder(tmp_path), 0, Observer())
+    forecast = foresee(session, 0, Observer())
     assert forecast is not None
     assert {"steps", "sweeps", "starts of a stage", "validations"} <= {part.what for part in forecast.parts}
     assert 0 < forecast.peak < forecast.capacity
@@ -69,13 +68,13 @@ def test_rml_is_tried_before_its_sweep_and_nothing_of_it_is_left(data: Path, tmp
     assert session.engine.sums == {}
 
 
-def test_a_step_that_does_not_fit_is_explained(data: Path, tmp_path: Path):
+def test_a_step_that_does_not_fit_is_explained(data: Path):
     session = cuda_session(data, "training.batch=8192")
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(2**31 / total)
     try:
         with pytest.raises(TrainingError, match="does not fit into the memory of cuda") as caught:
-            foresee(session, RunFolder(tmp_path), 0, Observer())
+            foresee(session, 0, Observer())
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert "training.batch=" in caught.value.fix

@@ -19,7 +19,6 @@ from fewmask.training.fitting import (
     smaller_crops,
 )
 from fewmask.training.observer import Observer
-from fewmask.training.run_folder import RunFolder
 from fewmask.types import Batch, Progress, Step
 from tests.training.runs import NOISY, tiny_config, tiny_session
 
@@ -81,7 +80,7 @@ def test_a_smaller_step_is_eager(data: Path):
 
 
 @pytest.mark.parametrize(("most", "told"), [(4, "training.batch="), (0, "a smaller views.crop")])
-def test_smaller_batches_are_tried_until_two_fit(data: Path, tmp_path: Path, most: int, told: str):
+def test_smaller_batches_are_tried_until_two_fit(data: Path, most: int, told: str):
     session = tiny_session(data, *NOISY, "training.batch=16", "training.steps=100")
     step, seen = session.method.step, []
 
@@ -94,7 +93,7 @@ def test_smaller_batches_are_tried_until_two_fit(data: Path, tmp_path: Path, mos
 
     session.method.step = small_machine  # type: ignore[method-assign]
     with pytest.raises(TrainingError, match="does not fit into the memory of cpu") as caught:
-        foresight.foresee(session, RunFolder(tmp_path), 0, Observer())
+        foresight.foresee(session, 0, Observer())
     assert seen == [16, 8, 4, 2]
     assert told in caught.value.fix
     assert "training.batch=16, views.crop=32x48" in caught.value.where

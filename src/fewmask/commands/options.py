@@ -102,6 +102,7 @@ MaxPixels = Annotated[
 
 BenchPresets = Annotated[list[str], _option("--preset", metavar="NAME", text="What to measure; may be repeated.")]
 BenchSteps = Annotated[int, _option("--steps", metavar="N", text="Repetitions; the median counts.", min=1)]
+BenchTrainSteps = Annotated[int, _option("--steps", metavar="N", text="Steps of training; their mean counts.", min=1)]
 BenchResult = Annotated[Path | None, _option("--out", metavar="FILE", text="Write the JSON to this file, too.")]
 Reference = Annotated[
     bool, _flag("--reference", "Time the same method as research code writes it, too, and print the ratio.")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
-from fewmask.training.checkpoint import write_atomically
+from fewmask.training.checkpoint import host_copy
 from fewmask.training.device_memory import peak_reserved
 from fewmask.training.observer import Observer
 from fewmask.training.scores import validate
@@ -42,7 +41,7 @@ def trial_steps(left: int, stepper: Stepper) -> int:
     return count if count > stepper.settled_after else 0
 
 
-def measure(session: Session, folder: Path, first: int, steps: int) -> Costs:
+def measure(session: Session, first: int, steps: int) -> Costs:
     """Everything that the run will do, once, on its largest images; changes the session (see `on_trial`)."""
     device = session.engine.device
     warm_up, step = step_seconds(session.stepper, first, steps, device)
@@ -52,7 +51,7 @@ def measure(session: Session, folder: Path, first: int, steps: int) -> Costs:
         diagnosis=_diagnosis(session),
         sweep=_sweep(session),
         validation=_validation(session),
-        checkpoint=_checkpoint(session, folder),
+        checkpoint=_checkpoint(session),
         peak=peak_reserved(device),
     )
 
@@ -117,17 +116,9 @@ def _validation(session: Session) -> float:
     return whole_pass(first, again, tried=val, images=stores.val)
 
 
-def _checkpoint(session: Session, folder: Path) -> float:
-    """Written where the run's own will be."""
-
-    def save() -> None:
-        state = collect_state(session.engine, session.checksums)
-        if session.world.main:
-            write_atomically(folder / "trial", lambda file: torch.save(state, file))
-            (folder / "trial").unlink()
-        session.world.barrier()
-
-    return _seconds(save, session.engine.device)
+def _checkpoint(session: Session) -> float:
+    """What the loop waits for: the copy. The disk takes its time beside the next steps."""
+    return _seconds(lambda: host_copy(collect_state(session.engine, session.checksums)), session.engine.device)
 
 
 def _seconds(call: Callable[[], object], device: torch.device) -> float:

@@ -15,7 +15,6 @@ from fewmask.training.fitting import does_not_fit
 from fewmask.training.forecast import Forecast, Part, gibibytes, largest_peak, run_parts
 from fewmask.training.observer import Observer
 from fewmask.training.pixel_store import map_forms, stored_bytes, uniform_maps
-from fewmask.training.run_folder import RunFolder
 from fewmask.training.session import Session
 from fewmask.training.stages import restarted
 from fewmask.training.trial import on_trial
@@ -23,7 +22,6 @@ from fewmask.training.trial import on_trial
 
 def foresee(
     session: Session,
-    folder: RunFolder,
     start: int,
     observer: Observer,
     baselines: Sequence[Baseline] = (),
@@ -38,8 +36,8 @@ def foresee(
     count = trial_steps(session.total_steps - start, session.stepper)
     if not count:
         return None
-    costs = known or own_costs(session, folder, start, count, observer)
-    before = tuple(_baseline_costs(session, folder, each, observer) for each in baselines)
+    costs = known or own_costs(session, start, count, observer)
+    before = tuple(_baseline_costs(session, each, observer) for each in baselines)
     own = run_parts(
         session.config.training,
         costs,
@@ -64,7 +62,7 @@ def _before(baseline: Baseline, costs: Costs | None) -> tuple[Part, ...]:
     return run_parts(training, costs, **where, staged=False, dropped=True, prefix="baseline ")
 
 
-def own_costs(session: Session, folder: RunFolder, start: int, count: int, observer: Observer) -> Costs:
+def own_costs(session: Session, start: int, count: int, observer: Observer) -> Costs:
     """Measured in place, where the captured step can go on; before a stage's first sweep on a stage of its own."""
     before_sweep = session.method.needs_baseline and start % session.config.training.steps == 0
     if before_sweep:
@@ -73,7 +71,7 @@ def own_costs(session: Session, folder: RunFolder, start: int, count: int, obser
     def attempt(session: Session) -> Costs:
         tried = _with_uniform_maps(session) if before_sweep else session
         with on_trial(tried.engine):
-            return measure(tried, folder.path, start, count)
+            return measure(tried, start, count)
 
     observer.advance("trying steps", 0, count)
     costs = _measured(lambda: session, attempt, session.engine.device)
@@ -81,14 +79,14 @@ def own_costs(session: Session, folder: RunFolder, start: int, count: int, obser
     return replace(costs, peak=costs.peak + _kept_twice(session, start))
 
 
-def _baseline_costs(session: Session, folder: RunFolder, baseline: Baseline, observer: Observer) -> Costs | None:
+def _baseline_costs(session: Session, baseline: Baseline, observer: Observer) -> Costs | None:
     """Measured on a session that is dropped, as several baselines would not always fit side by side."""
     count = trial_steps(baseline.config.training.steps - baseline.start, session.stepper)
     if not count:
         return None
 
     def attempt(alone: Session) -> Costs:
-        return measure(alone, folder.path, baseline.start, count)
+        return measure(alone, baseline.start, count)
 
     observer.advance("trying baseline steps", 0, count)
     costs = _measured(lambda: baseline_session(session, baseline, Observer()), attempt, session.engine.device)

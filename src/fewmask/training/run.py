@@ -93,7 +93,7 @@ def _run(
 ) -> Outcome:
     """`known` are the costs of such a session, where they were measured already."""
     session, start, baselines = _prepare(session, folder, resume=resume, starts=starts, observer=observer)
-    forecast = foresee(session, folder, start, observer, baselines, known)
+    forecast = foresee(session, start, observer, baselines, known)
     observer.say(describe_plan(session, start, forecast))
     began = time.perf_counter()
     peak = 0
