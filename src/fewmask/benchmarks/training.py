@@ -12,6 +12,7 @@ import torch
 from fewmask.benchmarks.step import measure_session
 from fewmask.benchmarks.workloads import benchmark_session
 from fewmask.config import Config
+from fewmask.determinism import deterministic
 from fewmask.errors import ConfigError
 from fewmask.methods.rml import RMLSettings
 from fewmask.settings import read_section
@@ -81,7 +82,7 @@ def _one_stage(config: Config, steps: int) -> Config:
 def _train(config: Config, first: int, *, device: torch.device, observer: Observer) -> tuple[float, int]:
     """Seconds from step `first` to the last, and how many checkpoints were written in between."""
     clock, training = Clock(observer), config.training
-    with tempfile.TemporaryDirectory() as place:
+    with deterministic(training.deterministic, device), tempfile.TemporaryDirectory() as place:
         folder = RunFolder(Path(place) / "run")
         folder.path.mkdir()
         session = benchmark_session(config, device=device, observer=observer)

@@ -118,7 +118,8 @@ def build_session(
 ) -> Session:
     """`config` is already resolved: its crop is set. Checksums that are known already spare reading all files again."""
     set_tf32(config.training.tf32)
-    torch.backends.cudnn.benchmark = device.type == "cuda"  # crops have one size, so the fastest kernels stay so
+    # Crops have one size, so the fastest kernels stay so; but a measurement may end otherwise next time
+    torch.backends.cudnn.benchmark = device.type == "cuda" and not config.training.deterministic
     method = build_method(config, dataset, stores)
     if method.views.unlabeled and stores.unlabeled is None:
         raise ConfigError(
