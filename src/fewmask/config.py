@@ -148,6 +148,10 @@ class TrainingSettings(Section):
         description="on CUDA, add in one fixed order: a run, captured, compiled or resumed, gives the same bits, "
         "at some cost in speed",
     )
+    forecast: bool = Field(
+        True,
+        description="try up to 10 steps first, put everything back, and say what time and memory the run will take",
+    )
     log_every: PositiveInt = Field(50, description="steps between lines of metrics.jsonl")
     diagnose_every: int = Field(
         100,
