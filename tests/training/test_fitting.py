@@ -67,9 +67,7 @@ def test_every_advice_stands_for_itself():
     found = advice(MISFIT, TrainingSettings(batch=16), (256, 512), fp32=True)
     assert found[0] == "training.precision=bf16"
     assert found[-2:] == ["training.batch=8", "views.crop=192x384"]
-    fields = TrainingSettings.model_fields
-    assert ("training.accumulate=2" in found) == ("accumulate" in fields)
-    assert ("training.checkpointing=true" in found) == ("checkpointing" in fields)
+    assert found[1:3] == ["training.checkpointing=true", "training.accumulate=2"]
     assert "training.precision=bf16" not in advice(MISFIT, TrainingSettings(batch=16), (256, 512), fp32=False)
     assert advice(Misfit(16, 16, 2, None, None, 1), TrainingSettings(batch=16), (64, 64), fp32=False)
 

@@ -63,27 +63,18 @@ class Misfit:
 def advice(misfit: Misfit, training: TrainingSettings, crop: Size, *, fp32: bool) -> list[str]:
     """Changes of settings, each of which would do, first those that change least."""
     batch = misfit.largest_batch()
-    fields = type(training).model_fields
     found = []
     if fp32:
         found.append("training.precision=bf16")
-    if "checkpointing" in fields and not getattr(training, "checkpointing"):  # noqa: B009
+    if not training.checkpointing:
         found.append("training.checkpointing=true")
-    if batch and "accumulate" in fields:
-        now = _parts(training)
-        possible = accumulations(training, batch // now, misfit.unit // now)
-        found.extend(f"training.accumulate={parts}" for parts in possible)
     if batch:
+        possible = accumulations(training, batch // training.accumulate, misfit.unit // training.accumulate)
+        found.extend(f"training.accumulate={parts}" for parts in possible)
         found.append(" ".join(smaller_batch(training, batch, misfit.unit)))
     if misfit.line is not None and misfit.line.per_image > 0:
         found.extend(f"views.crop={height}x{width}" for height, width in smaller_crops(misfit, crop))
-    return found or ["a smaller views.crop, another network.backbone, network.stride=16"]
-
-
-def _parts(training: TrainingSettings) -> int:
-    """Micro-batches that a step has."""
-    parts: int = getattr(training, "accumulate", 1)
-    return parts
+    return found if batch else [*found, "a smaller views.crop, another network.backbone, network.stride=16"]
 
 
 def accumulations(training: TrainingSettings, batch: int, unit: int) -> Iterator[int]:
@@ -136,7 +127,7 @@ def does_not_fit(session: Session) -> TrainingError:
 def _explore(session: Session) -> Misfit:
     """Half of the batch, again and again, until two sizes fit; ranks would wait for each other, so only with one."""
     device, training = session.engine.device, session.config.training
-    unit = _parts(training) * (2 if session.method.views.mixing != "none" else 1)
+    unit = training.accumulate * (2 if session.method.views.mixing != "none" else 1)
     batch = training.batch
     failed, points = batch, list[tuple[int, int]]()
     tried = batch // 2 // unit * unit if session.world.size == 1 else 0
