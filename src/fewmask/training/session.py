@@ -24,6 +24,7 @@ from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.diagnostics import Diagnostics
 from fewmask.training.distributed import World, check_divisible, sync_batch_norms
 from fewmask.training.engine import Engine, choose_precision, set_tf32
+from fewmask.training.folded_teachers import fold_teachers
 from fewmask.training.learners import learner_config, optimizer_settings
 from fewmask.training.observer import Observer
 from fewmask.training.optimizers import build_optimizer
@@ -124,8 +125,12 @@ def build_session(
     method.to(device=device, dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if world.size > 1:
         sync_batch_norms(method)
+    twins: list[SegmentationNetwork] = []
+    if config.training.fold_teachers != "none":
+        fused = config.training.fold_teachers == "fused"
+        twins = fold_teachers(method, choose_precision(config.training.precision, device), fused=fused)
     if config.training.compile and device.type == "cuda":
-        for network in method.networks().values():
+        for network in (*method.networks().values(), *twins):
             compile_blocks(network)
     engine = build_engine(config, method.train(), device, world)
     kept = stored_bytes(map_forms(method, config.training.soft_labels), stores.unlabeled)
