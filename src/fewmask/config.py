@@ -131,6 +131,10 @@ class TrainingSettings(Section):
     capture: bool = Field(True, description="on CUDA, run the whole step as one captured graph")
     lanes: bool = Field(True, description="in a captured step, run the two learners side by side on two streams")
     compile: bool = Field(False, description="on CUDA, put residual blocks and heads through torch.compile first")
+    branches: Literal["direct", "product", "joined", "rows"] = Field(
+        "direct",
+        description="branches of the deeplabv2 head: convolutions, or matrix products (one each, one for all, by row)",
+    )
     fold_teachers: Literal["none", "folded", "fused"] = Field(
         "none",
         description="BatchNorm of teachers: own layers, folded into convolutions, or fused with ReLU and shortcut too",

@@ -20,6 +20,7 @@ from fewmask.methods.method import Method
 from fewmask.methods.table import create_method
 from fewmask.networks.build import build_network
 from fewmask.networks.compilation import compile_blocks
+from fewmask.networks.deeplab import choose_algorithm
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.diagnostics import Diagnostics
 from fewmask.training.distributed import World, check_divisible, sync_batch_norms
@@ -125,6 +126,7 @@ def build_session(
     method.to(device=device, dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if world.size > 1:
         sync_batch_norms(method)
+    choose_algorithm(method, config.training.branches)
     twins: list[SegmentationNetwork] = []
     if config.training.fold_teachers != "none":
         fused = config.training.fold_teachers == "fused"
