@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from timm.layers import Conv2dSame
@@ -24,6 +24,7 @@ from fewmask.types import Prediction
 
 _FOLDABLE = (nn.Conv2d, Conv2dSame)  # exactly these: others compute their weight first
 _PROBE_SIZE = 64
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,12 @@ class Pair:
     convolution: str
     norm: str
     activation: str | None = None
+
+
+def sharing_copy(module: Module) -> Module:
+    """Modules of its own, with the same tensors in them."""
+    shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    return copy.deepcopy(module, shared)
 
 
 class FoldedTwin:
@@ -46,8 +53,7 @@ class FoldedTwin:
         pairs = find_pairs(network)
         modules = dict(network.named_modules())
         self.sources = [(modules[pair.convolution], modules[pair.norm]) for pair in pairs]
-        shared = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
-        self.network: SegmentationNetwork = copy.deepcopy(network, shared).eval()
+        self.network: SegmentationNetwork = sharing_copy(network).eval()
         self.layers = [_folded_layer(self.network, pair, dtype) for pair in pairs]
         if fused:
             for pair in pairs:
