@@ -8,7 +8,6 @@ from typing import Any
 
 from scripts import kernel_check
 
-
 QUICK = ("--tiny", "--repeats", "1", "--seconds", "200")
 
 
