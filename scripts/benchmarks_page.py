@@ -16,6 +16,7 @@ Made by `python scripts/benchmarks_page.py` from `benchmarks/results/speed/*.jso
 
 ```sh
 fewmask bench step --preset paper-voc --preset paper-cityscapes --preset camvid --reference --out FILE
+fewmask bench train --preset camvid --preset paper-cityscapes --steps 5600 --out FILE
 fewmask bench predict --preset paper-voc --preset paper-cityscapes --preset camvid --out FILE
 fewmask bench data --preset paper-voc --preset camvid --out FILE
 fewmask bench data --growth --picture benchmarks/growth.png --out FILE
@@ -29,6 +30,7 @@ both teachers on unlabeled images. *Batch alone* is what the making of the views
 is `src/fewmask/benchmarks/reference_step.py`: the same method with two unlabeled batches, separate forward passes,
 networks one after the other, the same precision, no capture, and its views made beforehand. *Independent pairs* is our
 step with as many unlabeled images as that. Times are medians; `training.precision=fp32` measures both in fp32.
+`train` runs the training loop itself, with logging, diagnostics and checkpoints, and reports the mean.
 """
 Result = dict[str, Any]
 
@@ -96,6 +98,23 @@ def _comparison(results: Sequence[Result]) -> str:
     return _table(head, rows)
 
 
+def _training(results: Sequence[Result]) -> str:
+    head = ("preset", "training, ms per step", "bare step, ms", "more", "steps", "checkpoints", "all stages, hours")
+    rows = [
+        [
+            f"`{result['preset']}`",
+            f"**{result['ms']:.1f}**",
+            f"{result['step_ms']:.1f}",
+            f"{result['overhead']:+.1%}",
+            f"{result['steps']:,} in {result['seconds']:.0f} s",
+            str(result["checkpoints"]),
+            f"{result['planned_hours']:.2f} for {result['planned_steps']:,} steps",
+        ]
+        for result in results
+    ]
+    return _table(head, rows)
+
+
 def _predictions(results: Sequence[Result]) -> str:
     rows = [
         [
@@ -139,11 +158,25 @@ def _growth(results: Sequence[Result]) -> str:
     return f"{text}\n\n![Growth of the pool](growth.png)" if (PAGE.parent / "growth.png").is_file() else text
 
 
+def _cpu(results: Sequence[Result]) -> str:
+    """The demo's step and predictions, in several ways, and what a step spends its time on."""
+    parts = []
+    for result in results:
+        for head, rows in (("step of `rml`", result["steps"]), ("prediction, per image", result["predictions"])):
+            cells = [[row["way"], f"{row['median_ms']:.4g}", f"{row['least_ms']:.4g}"] for row in rows]
+            parts.append(_table((f"`{result['preset']}`, {head}", "median, ms", "least, ms"), cells))
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in result["shares"].items())
+        parts.append(f"{result['note']} A step's time: {shares}.")
+    return "\n\n".join(parts)
+
+
 _KINDS = (
     ("step", "A training step", _steps),
+    ("train", "Training", _training),
     ("predict", "Prediction", _predictions),
     ("data", "Data", _data),
     ("growth", "Growth of the pool", _growth),
+    ("cpu", "The demo on a CPU", _cpu),
 )
 
 

@@ -121,6 +121,7 @@ def train(
     config: options.SettingsFile = None,
     init: options.Init = None,
     baseline: options.Baseline = None,
+    deterministic: options.Deterministic = False,
 ) -> int:
     """Train a model. Prints the plan first; leaves a run folder with the model, its scores and a report."""
     from fewmask.commands.train import run_train
@@ -130,6 +131,7 @@ def train(
         words, data = [str(data), *words], None
     choices = {"labels": labels, "split": str(split) if split else None, "layout": layout}
     flags = _flags(method, seed, **choices, foreground=foreground, ignore=ignore or None)
+    flags |= {"training": {"deterministic": True}} if deterministic else {}
     return run_train(
         data,
         out,
@@ -194,7 +196,7 @@ def reproduce(
     return run_reproduce(name, data, out, as_json=as_json, changes=changes)
 
 
-app.add_typer(bench.app, name="bench", help="Measure speed on this machine: step, predict, data.")
+app.add_typer(bench.app, name="bench", help="Measure speed on this machine: step, train, predict, data.")
 
 
 @app.command(rich_help_panel=_LISTS)

@@ -131,6 +131,11 @@ class TrainingSettings(Section):
     capture: bool = Field(True, description="on CUDA, run the whole step as one captured graph")
     lanes: bool = Field(True, description="in a captured step, run the two learners side by side on two streams")
     compile: bool = Field(False, description="on CUDA, put residual blocks and heads through torch.compile first")
+    deterministic: bool = Field(
+        False,
+        description="on CUDA, add in one fixed order: a run, captured, compiled or resumed, gives the same bits, "
+        "at some cost in speed",
+    )
     branches: Literal["direct", "product", "joined", "rows"] = Field(
         "direct",
         description="branches of the deeplabv2 head: convolutions, or matrix products (one each, one for all, by row)",

@@ -19,7 +19,9 @@ from fewmask.training.checkpoint import list_checkpoints, load_checkpoint
 from fewmask.training.distributed import World
 from fewmask.training.observer import Observer
 from fewmask.training.run import run_training
+from fewmask.training.run_folder import RunFolder
 from fewmask.training.session import Session, build_session, load_stores
+from fewmask.training.stages import begin_stage
 
 ROOT = Path(__file__).parents[2]
 SIZE = (32, 48)
@@ -156,8 +158,26 @@ def train_here(
     return heard
 
 
-def tiny_session(data: Path, *more: str, method: str = "mean_teacher", world: World | None = None) -> Session:
+def tiny_session(
+    data: Path, *more: str, method: str = "mean_teacher", world: World | None = None, device: str = "cpu"
+) -> Session:
     config = tiny_config(data, *more, method=method)
     dataset = open_dataset(data, config.data, config.seed)
-    stores, device = load_stores(config, dataset, Observer()), torch.device("cpu")
-    return build_session(config, dataset, stores, device=device, world=world or World(), observer=Observer())
+    stores, place = load_stores(config, dataset, Observer()), torch.device(device)
+    return build_session(config, dataset, stores, device=place, world=world or World(), observer=Observer())
+
+
+def started_session(data: Path, folder: Path, *more: str, method: str, device: str = "cpu") -> Session:
+    """A session before its first step; a method that starts from a baseline gets random networks for it."""
+    session = tiny_session(data, *more, method=method, device=device)
+    return begin_stage(session, RunFolder(folder), 0, Observer()) if session.method.needs_baseline else session
+
+
+def step_metrics(session: Session, steps: int) -> list[dict[str, float]]:
+    """All metrics of each step by itself, and the learning rates as the optimizers have them."""
+    lines = []
+    for step in range(steps):
+        session.stepper(step)
+        groups = [group for optimizer in session.engine.optimizers.values() for group in optimizer.param_groups]
+        lines.append(session.engine.flush() | {f"lr/{place}": float(group["lr"]) for place, group in enumerate(groups)})
+    return lines

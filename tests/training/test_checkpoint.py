@@ -9,6 +9,8 @@ import torch
 
 from fewmask.errors import CheckpointError, TrainingError
 from fewmask.training.checkpoint import (
+    CheckpointWriter,
+    host_copy,
     list_checkpoints,
     load_checkpoint,
     load_newest,
@@ -138,3 +140,50 @@ def test_what_a_killed_writer_left_is_removed(tmp_path):
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step_00000005.pt"]
     remove_temporaries(tmp_path)
     assert names(tmp_path) == ["step_00000005.pt"]
+
+
+def test_a_writer_keeps_the_state_of_the_moment(tmp_path):
+    """Training goes on in place while the file is written; the file holds what was there when it was asked for."""
+    weight = torch.zeros(1_000_000)
+    with CheckpointWriter() as writer:
+        for step in (1, 2, 3):
+            weight.fill_(step)
+            writer.save(tmp_path, step, {"network.weight": weight, "optimizer.a": {"state": {0: [weight]}}}, keep=2)
+            weight.fill_(-1)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step_00000003.pt", "step_00000002.pt"]
+    for step in (2, 3):
+        back = load_checkpoint(tmp_path / f"step_{step:08d}.pt")
+        assert (back["network.weight"] == step).all()
+        assert (back["optimizer.a"]["state"][0][0] == step).all()
+
+
+def saved_by_a_writer(tmp_path: Path, *folders: Path) -> None:
+    with CheckpointWriter() as writer:
+        for step, folder in enumerate(folders):
+            writer.save(folder, step, state(step, size=1_000_000), keep=1)
+        if len(folders) == 1 and folders[0] == tmp_path:
+            raise KeyError("broken")
+
+
+def test_a_writer_saves_even_if_training_breaks_off(tmp_path):
+    with pytest.raises(KeyError, match="broken"):
+        saved_by_a_writer(tmp_path, tmp_path)
+    assert names(tmp_path) == ["step_00000000.pt"]
+    assert load_newest(tmp_path)["network.weight"].sum() == 0
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_a_writer_tells_of_a_disk_that_refused(tmp_path, more):
+    """At the next save, which is then not made, or at the end."""
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(FileExistsError, match="file"):
+        saved_by_a_writer(tmp_path, tmp_path / "file", *([tmp_path] if more else []))
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_copy_shares_nothing(tmp_path):
+    found = {"a": torch.arange(3), "b": [torch.ones(2), 5], "c": "text"}
+    copy = host_copy(found)
+    found["a"].zero_()
+    found["b"][0].zero_()
+    assert (copy["a"].tolist(), copy["b"][0].tolist(), copy["b"][1], copy["c"]) == ([0, 1, 2], [1, 1], 5, "text")

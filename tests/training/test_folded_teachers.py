@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fewmask.errors import ConfigError
 from fewmask.training.session import Session
 from tests.training.runs import tiny_session
 
@@ -34,3 +35,8 @@ def test_the_same_weights_after_some_steps(data: Path, kind: str, buffers: str):
         torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10, msg=name)
     first = tiny_session(data, *EXACT).method.student_1
     assert not torch.equal(next(first.parameters()), next(plain.method.student_1.parameters()))
+
+
+def test_fused_kernels_are_not_promised_to_be_deterministic(data: Path):
+    with pytest.raises(ConfigError, match="need not be deterministic"):
+        tiny_session(data, "training.fold_teachers=fused", "training.deterministic=true")

@@ -22,6 +22,7 @@ from fewmask.benchmarks.timing import (
 )
 from fewmask.benchmarks.workloads import LABELED, UNLABELED, benchmark_session, workload_of
 from fewmask.config import Config, OptimizerSettings
+from fewmask.determinism import deterministic
 from fewmask.errors import ConfigError
 from fewmask.learning.ema import teacher_of
 from fewmask.methods.rml import P0, RMLSettings
@@ -56,8 +57,8 @@ def measure_step(
     """One object for the JSON; what was not measured is None."""
     if reference:
         require_comparable(config)
+    ours = measure_session(config, device=device, steps=steps, observer=observer)  # first: it may be deterministic
     rate = matrix_tflops(device)
-    ours = measure_session(config, device=device, steps=steps, observer=observer)
     beside = _beside(config, device=device, steps=steps, observer=observer) if reference else {}
     independent_ms, reference_ms = beside.get("independent_ms"), beside.get("reference_ms")
     tflops = ours.least_tflop / ours.ms * 1000
@@ -108,6 +109,11 @@ def images_per_step(config: Config) -> int:
 
 def measure_session(config: Config, *, device: torch.device, steps: int, observer: Observer) -> Measured:
     """Time the session's own stepper, then its batches alone."""
+    with deterministic(config.training.deterministic, device):
+        return _measure_session(config, device=device, steps=steps, observer=observer)
+
+
+def _measure_session(config: Config, *, device: torch.device, steps: int, observer: Observer) -> Measured:
     observer.say(f"{config.preset}: {steps} steps of {config.training.batch} + {unlabeled_batch(config)} images")
     session = benchmark_session(config, device=device, observer=observer)
     release(device)

@@ -9,7 +9,7 @@ Result = Mapping[str, Any]
 
 
 def summary(result: Result) -> str:
-    lines = {"step": _step, "predict": _predict, "data": _data, "growth": _growth}[result["benchmark"]]
+    lines = {"step": _step, "train": _train, "predict": _predict, "data": _data, "growth": _growth}[result["benchmark"]]
     rows = [*lines(result), ("machine", f"{result['machine']}, torch {result['torch']}, {result['date']}")]
     head = f"{result['benchmark']} of {result['preset']}" if "preset" in result else result["benchmark"]
     return "\n".join([head, *(f"  {name:<18} {text}" for name, text in rows)])
@@ -30,6 +30,13 @@ def _step(result: Result) -> Iterator[tuple[str, str]]:
         yield "as research code", f"{result['reference_ms']:.1f} ms, {result['ratio']:.2f} times our step"
         independent = f"{result['independent_ms']:.1f} ms; research code takes {result['independent_ratio']:.2f} times"
         yield "independent pairs", independent
+
+
+def _train(result: Result) -> Iterator[tuple[str, str]]:
+    with_what = f"logging, diagnostics every {result['diagnose_every']} steps, {result['checkpoints']} checkpoints"
+    yield "training", f"{result['ms']:.1f} ms per step (mean of {result['steps']}), with {with_what}"
+    yield "bare step", f"{result['step_ms']:.1f} ms; training takes {result['overhead']:+.1%}"
+    yield "all stages", f"{result['planned_steps']:,} steps in {result['planned_hours']:.1f} hours"
 
 
 def _predict(result: Result) -> Iterator[tuple[str, str]]:

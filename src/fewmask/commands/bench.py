@@ -50,6 +50,38 @@ def step(
     return _hand_over(results, as_json, out)
 
 
+@app.command(epilog="Example: fewmask bench train --preset paper-cityscapes --steps 5600")
+def train(
+    preset: options.BenchPresets,
+    words: options.Words = None,
+    as_json: options.Json = False,
+    steps: options.BenchTrainSteps = 1000,
+    device: options.Device = None,
+    out: options.BenchResult = None,
+) -> int:
+    """Time the training loop, logging, diagnostics and checkpoints included, beside the bare step."""
+    from fewmask.benchmarks.timing import release, surroundings
+    from fewmask.benchmarks.training import first_counted, measure_training
+    from fewmask.benchmarks.workloads import benchmark_config, workload_of
+    from fewmask.console import ConsoleObserver
+    from fewmask.training.engine import choose_device
+
+    _require_folder(out)
+    configs = [benchmark_config(name, words or []) for name in preset]
+    for config in configs:
+        workload_of(config)
+        first_counted(config, steps)
+    target = choose_device(device)
+    command = _command("train", words, preset=preset, steps=steps, device=device)
+    results = []
+    with ConsoleObserver() as observer:
+        for config in configs:
+            measured = measure_training(config, device=target, steps=steps, observer=observer)
+            results.append(measured | surroundings(target, command))
+            release(target)
+    return _hand_over(results, as_json, out)
+
+
 @app.command(epilog="Example: fewmask bench predict --preset camvid --device cpu")
 def predict(
     preset: options.BenchPresets,

@@ -49,6 +49,9 @@ Labels = Annotated[
     str | None,
     _option("--labels", metavar="N", text="Use 46 or 1/8 of the masks; the other images count as unlabeled."),
 ]
+Deterministic = Annotated[
+    bool, _flag("--deterministic", "On a GPU, the same weights from the same run, bit for bit; slower.", panel=_MORE)
+]
 Resume = Annotated[bool, _flag("--resume", "Go on with the run in --out.")]
 Seed = Annotated[int | None, _option("--seed", metavar="N", text="Seed of everything that is drawn.")]
 Split = Annotated[
@@ -102,6 +105,7 @@ MaxPixels = Annotated[
 
 BenchPresets = Annotated[list[str], _option("--preset", metavar="NAME", text="What to measure; may be repeated.")]
 BenchSteps = Annotated[int, _option("--steps", metavar="N", text="Repetitions; the median counts.", min=1)]
+BenchTrainSteps = Annotated[int, _option("--steps", metavar="N", text="Steps of training; their mean counts.", min=1)]
 BenchResult = Annotated[Path | None, _option("--out", metavar="FILE", text="Write the JSON to this file, too.")]
 Reference = Annotated[
     bool, _flag("--reference", "Time the same method as research code writes it, too, and print the ratio.")

@@ -62,7 +62,8 @@ def cross_entropies(logits: Tensor, labels: Sequence[Tensor]) -> list[Loss]:
     log_probability = upsample(logits, _size(labels[0])).log_softmax(1)  # [N, K, H, W]
     losses = []
     for label in labels:
-        total = F.nll_loss(log_probability, label, ignore_index=IGNORE, reduction="sum")
+        # Added up here: on CUDA nll_loss itself adds pixels in no fixed order
+        total = F.nll_loss(log_probability, label, ignore_index=IGNORE, reduction="none").sum()
         losses.append(Loss.mean("cross_entropy", total, (label != IGNORE).sum().to(total.dtype)))
     return losses
 

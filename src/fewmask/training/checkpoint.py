@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import TracebackType
 from typing import Any, BinaryIO
 
 import torch
@@ -50,6 +52,46 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], keep: int
     for other in there[:later] + there[later + keep :]:
         other.unlink()
     return path
+
+
+class CheckpointWriter:
+    """Saves while training goes on: the state is copied at once, the disk takes its time.
+
+    One at a time, so the next save waits for the last; that is also where an error of the disk is raised. Leaving the
+    context waits as well: what was to be saved is saved, however training ends.
+    """
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self.pending: Future[Path] | None = None
+
+    def save(self, folder: Path, step: int, state: Mapping[str, Any], keep: int) -> None:
+        self.wait()
+        self.pending = self.thread.submit(save_checkpoint, folder, step, host_copy(state), keep)
+
+    def wait(self) -> None:
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            pending.result()
+
+    def __enter__(self) -> CheckpointWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.thread.shutdown(wait=True)
+        if error is None:
+            self.wait()
+
+
+def host_copy(state: Any) -> Any:
+    """The same mappings and lists, with tensors of their own in host memory."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, Mapping):
+        return {key: host_copy(value) for key, value in state.items()}
+    return [host_copy(value) for value in state] if isinstance(state, list) else state
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

@@ -15,6 +15,7 @@ class Lanes:
     """
 
     def __init__(self, streams: int, device: torch.device) -> None:
+        self.device = device  # need not be the current one
         self.streams = [torch.cuda.Stream(device) for _ in range(streams)]
         self.used: set[int] = set()  # since the last join
         self.number: int | None = None
@@ -24,12 +25,12 @@ class Lanes:
             return
         self.number = number % len(self.streams)
         if self.number not in self.used:
-            self.streams[self.number].wait_stream(torch.cuda.current_stream())
+            self.streams[self.number].wait_stream(torch.cuda.current_stream(self.device))
             self.used.add(self.number)
 
     def join(self) -> None:
         for number in sorted(self.used):
-            torch.cuda.current_stream().wait_stream(self.streams[number])
+            torch.cuda.current_stream(self.device).wait_stream(self.streams[number])
         self.used.clear()
         self.number = None
 

@@ -12,7 +12,7 @@ import torch
 
 from fewmask.errors import TrainingError
 from fewmask.learning.schedules import rate_factor
-from fewmask.training.checkpoint import save_checkpoint
+from fewmask.training.checkpoint import CheckpointWriter
 from fewmask.training.observer import Observer
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.scores import validate
@@ -34,13 +34,14 @@ def train(session: Session, folder: RunFolder, observer: Observer, start: int) -
     """Run the steps from `start` on, stage after stage; the session of the last stage is returned."""
     total = session.total_steps
     began = time.perf_counter()
-    with StopRequest() as stop:
+    with StopRequest() as stop, CheckpointWriter() as writer:
         for step in range(start, total):
             if session.method.needs_baseline and step % session.config.training.steps == 0:
                 session = begin_stage(session, folder, step // session.config.training.steps, observer)
             with _memory_explained(session, step):
                 session.stepper(step)
-            _after_step(session, folder, observer, stop, step + 1)
+            _after_step(session, folder, observer, stop, writer, step + 1)
+    session.world.barrier()
     return session, Pace(max(total - start, 0), time.perf_counter() - began)
 
 
@@ -59,7 +60,9 @@ def _memory_explained(session: Session, step: int) -> Iterator[None]:
         ) from None
 
 
-def _after_step(session: Session, folder: RunFolder, observer: Observer, stop: StopRequest, done: int) -> None:
+def _after_step(
+    session: Session, folder: RunFolder, observer: Observer, stop: StopRequest, writer: CheckpointWriter, done: int
+) -> None:
     training = session.config.training
     last = done == session.total_steps
     stopping = _stop_agreed(session, stop, done)
@@ -78,9 +81,10 @@ def _after_step(session: Session, folder: RunFolder, observer: Observer, stop: S
     if saving:
         state = collect_state(session.engine, session.checksums)
         if session.world.main:
-            save_checkpoint(folder.checkpoints, done, state, training.keep)
-        session.world.barrier()
+            writer.save(folder.checkpoints, done, state, training.keep)
     if stopping and not last:
+        writer.wait()
+        session.world.barrier()  # a rank that is gone would have the others ended before the disk is done
         raise Interrupted(stop.signal_number or signal.SIGTERM, done)  # another rank may have had the signal
 
 

@@ -39,10 +39,10 @@ def set_rates(optimizer: Optimizer, settings: OptimizerSettings, step: int, step
     for group in optimizer.param_groups:
         rate = group["base_lr"] * factor
         device = group["params"][0].device
-        if device.type == "cpu":
-            group["lr"] = rate
-        elif isinstance(group["lr"], torch.Tensor) and group["lr"].device == device:
+        if isinstance(group["lr"], torch.Tensor) and group["lr"].device == device:
             group["lr"].fill_(rate)
+        elif device.type == "cpu":
+            group["lr"] = rate
         else:
             group["lr"] = torch.full((), rate, device=device)
     return float(optimizer.param_groups[0]["base_lr"] * factor)

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fewmask.config import Config
 from fewmask.data.check import check_folder
 from fewmask.data.check_report import shortened
 from fewmask.data.dataset import Dataset
 from fewmask.data.opening import open_dataset
 from fewmask.data.splits import split_record
+from fewmask.determinism import deterministic
 from fewmask.errors import CheckpointError, ConfigError, DataError
 from fewmask.evaluation.confusion import Scores
 from fewmask.evaluation.scoring import evaluation_json, select
@@ -61,6 +64,19 @@ def run_training(
     torch_device = choose_device(device)
     check_learners(config)
     starts = check_starts(config, [*baselines] or ([init] if init else []))
+    with deterministic(config.training.deterministic, torch_device):
+        return _run_on(torch_device, config, out, resume=resume, starts=starts, observer=observer)
+
+
+def _run_on(
+    torch_device: torch.device,
+    config: Config,
+    out: Path,
+    *,
+    resume: bool,
+    starts: Mapping[str, Path],
+    observer: Observer,
+) -> Outcome:
     world = join_world(torch_device)
     observer = observer if world.main else Observer()
     try:

@@ -113,7 +113,8 @@ def build_session(
 ) -> Session:
     """`config` is already resolved: its crop is set."""
     set_tf32(config.training.tf32)
-    torch.backends.cudnn.benchmark = device.type == "cuda"  # crops have one size, so the fastest kernels stay so
+    # Crops have one size, so the fastest kernels stay so; but a measurement may end otherwise next time
+    torch.backends.cudnn.benchmark = device.type == "cuda" and not config.training.deterministic
     method = build_method(config, dataset, stores)
     if method.views.unlabeled and stores.unlabeled is None:
         raise ConfigError(
@@ -127,10 +128,7 @@ def build_session(
     if world.size > 1:
         sync_batch_norms(method)
     choose_algorithm(method, config.training.branches)
-    twins: list[SegmentationNetwork] = []
-    if config.training.fold_teachers != "none":
-        fused = config.training.fold_teachers == "fused"
-        twins = fold_teachers(method, choose_precision(config.training.precision, device), fused=fused)
+    twins = fold_teachers(method, config.training, device)
     if config.training.compile and device.type == "cuda":
         for network in (*method.networks().values(), *twins):
             compile_blocks(network)

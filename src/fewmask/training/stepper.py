@@ -29,7 +29,7 @@ class Stepper:
         self.progress = Progress(self.stage_step, self.fraction, Randomness(config.seed, self.step))
         self.captures = _can_capture(config, engine, maker)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.stream = torch.cuda.Stream() if self.captures else None
+        self.stream = torch.cuda.Stream(engine.device) if self.captures else None
         self.done = 0
 
     def __call__(self, step: int) -> None:
@@ -57,10 +57,11 @@ class Stepper:
     def _compute_aside(self) -> None:
         """On the stream that will be captured, as autograd remembers the stream of its first backward pass."""
         assert self.stream is not None
-        self.stream.wait_stream(torch.cuda.current_stream())
+        current = torch.cuda.current_stream(self.engine.device)
+        self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
             self._compute()
-        torch.cuda.current_stream().wait_stream(self.stream)
+        current.wait_stream(self.stream)
 
     def _replay(self) -> None:
         if self.graph is None:

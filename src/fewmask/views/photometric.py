@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fewmask.config import ViewSettings
+from fewmask.determinism import any_order
 from fewmask.randomness import Randomness
 
 OPERATIONS = (
@@ -183,7 +184,8 @@ def _equalizing(levels: Tensor) -> Tensor:
     """PIL's rule: as many pixels to each level as there are, the brightest bin not counted, over 255; [N, C, 256]."""
     ones = torch.ones((), dtype=torch.int32, device=levels.device).expand_as(levels)
     histogram = torch.zeros(*levels.shape[:2], LEVELS, dtype=torch.int32, device=levels.device)
-    histogram.scatter_add_(2, levels, ones)
+    with any_order():
+        histogram.scatter_add_(2, levels, ones)
     below = histogram.cumsum(2) - histogram  # pixels of lower levels, int64
     brightest = levels.amax(2, keepdim=True)
     step = below.gather(2, brightest) // 255

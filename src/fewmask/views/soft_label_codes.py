@@ -14,6 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fewmask.determinism import any_order
+
 LEAST = 1e-12  # soft labels are kept above this
 TOP = 12  # classes that `topk` keeps one by one, so it is smaller than `uint8` from 25 classes on
 SAFE = "fp16"  # keeps rectified labels as float32 has them for every network that was measured (docs/training.md)
@@ -81,7 +83,9 @@ class Largest:
         ratios = _ratios(behind)
         likeliest = torch.ones_like(ratios[:, :1])
         every = ratios[:, -1:].expand(-1, classes)
-        return _normalized(every.scatter(1, index.long(), torch.cat([likeliest, ratios[:, :-1]], dim=1)))
+        with any_order():  # the classes of a row differ
+            kept = every.scatter(1, index.long(), torch.cat([likeliest, ratios[:, :-1]], dim=1))
+        return _normalized(kept)
 
 
 CODES: dict[str, Code] = {
