@@ -147,14 +147,24 @@ def _data(results: Sequence[Result]) -> str:
 
 
 def _growth(results: Sequence[Result]) -> str:
-    head = ("unlabeled images", "check and read, ms each", "sweep, ms each", "host MiB", "batch alone, ms", "step, ms")
-    keys = ("reading_ms_per_image", "sweep_ms_per_image", "resident_mib", "batch_ms", "step_ms")
+    start = ("unlabeled images", "check and read, ms each", "sweep, ms each")
+    head = (*start, "store MiB", "where", "process MiB", "batch alone, ms", "step, ms")
+    start_keys, keys = (
+        ("reading_ms_per_image", "sweep_ms_per_image", "store_mib"),
+        ("resident_mib", "batch_ms", "step_ms"),
+    )
     rows = [
-        [f"{row['unlabeled_images']:,}", *(f"{row[key]:.4g}" for key in keys)]
+        [
+            f"{row['unlabeled_images']:,}",
+            *(f"{row[key]:.4g}" for key in start_keys),
+            "staged" if row["staged"] else "resident",
+            *(f"{row[key]:.4g}" for key in keys),
+        ]
         for result in results
         for row in result["rows"]
     ]
-    text = f"Images of {_size(results[0]['size'])} and a very small network.\n\n{_table(head, rows)}"
+    budget = f"the store may take {results[0]['budget_mib']:g} MiB of memory; beyond that it is a mapped file"
+    text = f"Images of {_size(results[0]['size'])} and a very small network; {budget}.\n\n{_table(head, rows)}"
     return f"{text}\n\n![Growth of the pool](growth.png)" if (PAGE.parent / "growth.png").is_file() else text
 
 

@@ -73,6 +73,9 @@ class NetworkSettings(Section):
     stochastic_depth_rule: Literal["constant", "linear"] = Field(
         "constant", description="survival rate of residual blocks: the same for all (the paper) or falling with depth"
     )
+    frozen_norm: bool = Field(
+        False, description="BatchNorm keeps its statistics and answers as in evaluation; its weights still train"
+    )
     mean: tuple[float, ...] | None = Field(None, description="input mean in [0, 1]; none: the backbone's own")
     std: tuple[float, ...] | None = Field(None, description="input deviation in [0, 1]; none: the backbone's own")
     options: dict[str, Any] = Field(default_factory=dict, description="more arguments for timm.create_model")
@@ -131,6 +134,15 @@ class TrainingSettings(Section):
     capture: bool = Field(True, description="on CUDA, run the whole step as one captured graph")
     lanes: bool = Field(True, description="in a captured step, run the two learners side by side on two streams")
     compile: bool = Field(False, description="on CUDA, put residual blocks and heads through torch.compile first")
+    checkpointing: bool = Field(
+        False,
+        description="keep less for the backward pass: blocks and heads of the students are computed twice, same result",
+    )
+    accumulate: PositiveInt = Field(
+        1,
+        description="micro-batches per step: only one of them is held in memory, at the price of one more forward pass "
+        "of the students; same result unless BatchNorm is live, whose statistics are then per micro-batch",
+    )
     deterministic: bool = Field(
         False,
         description="on CUDA, add in one fixed order: a run, captured, compiled or resumed, gives the same bits, "
@@ -156,6 +168,12 @@ class TrainingSettings(Section):
     evaluate_every: int = Field(0, ge=0, description="steps between validations; 0: only at the end")
     store_share: Share = Field(
         0.3, description="share of the free GPU memory that decoded images and soft labels may take"
+    )
+    host_share: Share = Field(
+        0.5, description="share of the main memory at hand that decoded images and soft labels may take; more is mapped"
+    )
+    cache: str | None = Field(
+        None, description="folder for what exceeds host_share, as files that vanish with the run; none: the run folder"
     )
     soft_labels: Literal["auto", "fp16", "uint8", "topk"] = Field(
         "auto", description="how a stage's soft labels are kept; auto: fp16; uint8 is half as large"

@@ -42,6 +42,11 @@ class FlatImages:
     def __len__(self) -> int:
         return len(self.offset)
 
+    @property
+    def lengths(self) -> Tensor:
+        """How many entries of `values` each image takes, [n]."""
+        return self.height * self.width * self.channels
+
     def to(self, device: torch.device) -> FlatImages:
         tensors = (self.values.to(device), self.offset.to(device), self.height.to(device), self.width.to(device))
         return FlatImages(*tensors, channels=self.channels)
@@ -72,6 +77,11 @@ class PixelMaps:
     code: str  # see views/soft_label_codes.py
     classes: int
 
+    @property
+    def lengths(self) -> Tensor:
+        """How many rows of `values` each image takes, [n]."""
+        return self.height * self.width
+
 
 @dataclass(frozen=True)
 class ViewRequest:
@@ -100,6 +110,17 @@ class Batch:
     weak_index: Tensor  # [U] which unlabeled image
     weak_position: Tensor  # [U] global positions in the unlabeled batch
     stored: Mapping[str, Tensor] = field(default_factory=dict)  # PixelStore maps, each [U, *, h, w], same geometry
+
+    def tensors(self) -> list[Tensor]:
+        """All of them, in one order."""
+        single = [value for value in vars(self).values() if isinstance(value, Tensor)]
+        return [*single, *self.strong, *self.stored.values()]
+
+    def copy(self) -> Batch:
+        """The same values in other memory."""
+        single = {name: value.clone() for name, value in vars(self).items() if isinstance(value, Tensor)}
+        strong = tuple(view.clone() for view in self.strong)
+        return replace(self, **single, strong=strong, stored={name: each.clone() for name, each in self.stored.items()})
 
 
 @dataclass(frozen=True)

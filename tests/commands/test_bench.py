@@ -127,10 +127,12 @@ def test_data(fewmask):
 
 def test_growth(fewmask, tmp_path: Path):
     picture = tmp_path / "growth.png"
-    words = ("--growth", "--largest", 100, "--steps", 1, "--picture", picture)
+    words = ("--growth", "--largest", 100, "--steps", 1, "--picture", picture, "--budget", 0.2)
     (measured,) = bench(fewmask, "data", *words)
     (row,) = measured["rows"]
-    assert row["unlabeled_images"] == 100
+    assert (row["unlabeled_images"], row["staged"], measured["budget_mib"]) == (100, True, 0.2)
+    cells = 16 * 4 * 2  # of four classes at stride 8, two bytes each
+    assert row["store_mib"] == pytest.approx(100 * (32 * 32 * 3 + cells) / 2**20, rel=1e-4)
     assert all(value > 0 for value in row.values())
     assert row["batch_ms"] < row["step_ms"]
     assert Image.open(picture).size[0] > 1000

@@ -80,6 +80,19 @@ def test_the_moments_of_parts_add_up_to_those_of_the_whole():
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("sizes", [(3, 1), (1, 3), (2, 1, 1), (1, 1, 1, 1)])
+def test_only_the_first_rows_count_in_however_many_parts_they_come(sizes):
+    """Two of four images: within one part, over two parts, and parts that have none of them."""
+    alone, parted = network(), network()
+    with torch.no_grad(), watched_inputs(alone) as expected:
+        alone(images(4)[:2])
+    with torch.no_grad(), watched_inputs(parted, rows=2) as found:
+        for part in images(4).split(sizes):
+            parted(part)
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
 def test_small_variances_far_from_zero_keep_their_digits():
     layer = nn.BatchNorm2d(1).eval()
     layer.running_mean.fill_(1000.0)

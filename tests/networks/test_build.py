@@ -85,3 +85,21 @@ def test_the_report_counts_by_hand():
     assert (report.stride, report.feature_channels, report.residual_blocks) == (4, 32, 4)
     assert "features at stride 8, enlarged and joined with those at stride 4" in report.text()
     assert "weights: drawn at random" in report.text()
+
+
+@pytest.mark.parametrize("settings_for", [settings, vit_settings])
+def test_frozen_norms_answer_as_in_evaluation_and_still_learn(settings_for):
+    net = build_network(settings_for(frozen_norm=True), num_classes=5)
+    assert all(module.training for module in (net, net.backbone, net.head))
+    norms = list(net.batch_norms())
+    for norm in norms:
+        torch.nn.init.uniform_(norm.running_mean, -0.2, 0.2)
+    before = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    pictures = images(3, 3, 64, 64)
+    answer = net.eval().train()(pictures).logits
+    answer.square().sum().backward()
+    torch.testing.assert_close(dict(net.named_buffers()), before, rtol=0, atol=0)
+    assert all(norm.weight.grad.any() and norm.bias.grad.any() for norm in norms)
+    assert torch.equal(net.eval()(pictures).logits, answer)
+    assert f"{len(norms)} BatchNorm layers keep their statistics" in network_report(net, settings_for()).text()
+    assert "keep their statistics" not in network_report(network(), settings()).text()

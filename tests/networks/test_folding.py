@@ -130,6 +130,18 @@ def test_a_network_answers_itself_where_its_twin_cannot():
     assert asked == [1]
 
 
+def test_a_network_with_a_twin_can_get_another():
+    net = lived_in(network())
+    pictures = images(2, 3, 32, 32)
+    with torch.no_grad():
+        expected = net(pictures).logits
+        net.twin = FoldedTwin(net)
+        again = FoldedTwin(net, fused=True)
+        assert len(again.layers) == len(net.twin.layers) == 14
+        assert again.network.twin is None
+        torch.testing.assert_close(again(pictures).logits, expected)
+
+
 def test_bfloat16_weights_are_as_good_as_autocast_ones():
     net = lived_in(network())
     pictures = images(2, 3, 64, 64)

@@ -33,14 +33,16 @@ CASES: dict[str, tuple[str, ...]] = {
     "dice": (*EXACT, *NOISE, "loss.kind=dice", "optimizer.name=adamw", "optimizer.lr=1e-3"),
     "weighted": (*EXACT, *NOISE, "loss.class_weights=inverse_frequency", "views.class_crops=0.5"),
     "pair": (*EXACT, *PAIR, SLOW, "settings.buffers=weak"),  # prototypes of two widths, statistics of weak images
+    "parts": (*EXACT, *NOISE, "network.frozen_norm=true", "training.accumulate=2"),
 }
-METHODS = {"pair": "rml"}  # the others are supervised
+AGAIN = {"pair again": (*CASES["pair"], "training.checkpointing=true")}  # collectives within the backward pass
+METHODS = {"pair": "rml", "pair again": "rml"}  # the others are supervised
 SHARES = ((0, 2), (2, 6))  # BatchNorm's six images: two on the first rank, four on the second
 
 
 def trained(data: Path, case: str, world: World) -> dict[str, Tensor]:
     """Five steps: every tensor of the method, and the metrics."""
-    session = tiny_session(data, *CASES[case], method=METHODS.get(case, "supervised"), world=world)
+    session = tiny_session(data, *(CASES | AGAIN)[case], method=METHODS.get(case, "supervised"), world=world)
     for step in range(5):
         session.stepper(step)
     return session.method.state_dict() | {key: torch.tensor(value) for key, value in session.engine.flush().items()}
@@ -98,7 +100,7 @@ def stopped(data: Path, out: Path, world: World) -> list[int]:
 
 def main(data: Path, out: Path) -> None:
     world = join_world(torch.device("cpu"))
-    results: dict[str, Any] = {case: trained(data, case, world) for case in CASES}
+    results: dict[str, Any] = {case: trained(data, case, world) for case in CASES | AGAIN}
     results |= {kind: normalized(kind, SHARES[world.rank], synced=True) for kind in ("plain", "act")}
     results["sum"] = world.sum(torch.tensor([1.0, float(world.rank)]))
     results["any"] = [world.any(world.rank == rank, torch.device("cpu")) for rank in (0, 1, 2)]

@@ -104,6 +104,7 @@ class TapedStepper(Stepper):
         """Everything that outlives a step, by the memory it lies in."""
         state = {f"method/{name}": each.detach() for name, each in self.engine.method.named_parameters()}
         state |= {f"buffer/{name}": each for name, each in self.engine.method.named_buffers()}
+        state |= {f"batch/{place}": each for place, each in enumerate(self.batch.tensors() if self.batch else [])}
         state |= {f"sums/{name}": each for name, each in self.engine.sums.items()} | {"bad": self.engine.bad_step}
         for optimizer in self.engine.optimizers.values():
             for place, values in enumerate(optimizer.state.values()):

@@ -14,7 +14,7 @@ from fewmask.methods.rml import P0, RobustMutualLearning
 from fewmask.training.observer import Observer
 from fewmask.training.pixel_store import MapForm, empty_maps, map_forms, stored_bytes, write_maps
 from fewmask.training.plan import describe_plan
-from fewmask.training.session import Session, build_maker, place_stores
+from fewmask.training.session import Session, build_maker
 from fewmask.training.stages import sweep
 from fewmask.types import FlatImages
 from fewmask.views.soft_label_codes import CODES
@@ -141,17 +141,3 @@ def test_the_plan_says_how_large_soft_labels_are(ragged: Path):
         maps = sweep(session, Observer())[P0]
         assert stored_bytes(forms, session.stores.unlabeled) == maps.values.numel() * maps.values.element_size()
     assert "soft labels" not in describe_plan(tiny_session(ragged), 0)
-
-
-def test_soft_labels_count_where_images_are_placed(ragged: Path, monkeypatch: pytest.MonkeyPatch):
-    """Images that would fit alone stay on the host when their soft labels would not fit beside them."""
-    stores = session_of(ragged).stores
-    images = sum(len(part.values) for part in (stores.labeled, stores.labels, stores.unlabeled))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * images + 2, 0))
-    moved: list[torch.device] = []
-    monkeypatch.setattr(FlatImages, "to", lambda self, device: moved.append(device) or self)
-    device = torch.device("cuda")
-    place_stores(stores, device, 0.5, Observer(), kept=2)
-    assert not moved
-    place_stores(stores, device, 0.5, Observer(), kept=1)
-    assert moved == [device] * 3

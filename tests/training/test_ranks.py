@@ -65,6 +65,14 @@ def test_every_labeled_loss_and_optimizer_is_the_same_on_two_ranks(data, ranks, 
     assert all(torch.equal(value, ranks[1][case][key]) for key, value in networks.items())
 
 
+def test_checkpointing_changes_no_bit_on_two_ranks(ranks):
+    """Statistics are summed over ranks once more when blocks are computed again, and count once."""
+    for found in ranks:
+        plain, saving = found["pair"], found["pair again"]
+        assert plain.keys() == saving.keys()
+        assert [key for key in plain if not torch.equal(plain[key], saving[key])] == []
+
+
 @pytest.mark.parametrize("kind", ["plain", "act"])
 def test_batch_norm_sees_the_images_of_all_ranks(ranks, kind):
     """Output, input gradient, parameter gradients (a share each) and statistics, with two and four images."""

@@ -53,6 +53,23 @@ def test_a_played_step_is_a_computed_step(data, tmp_path, name):
     assert played.stepper.tape is not None
 
 
+@pytest.mark.parametrize("played", [True, False])
+def test_a_batch_made_ahead_is_the_batch(data, tmp_path, played):
+    """The next batch is made beside a step, and made anew after a jump, as when a run goes on from a checkpoint."""
+    plain, other = (session_of("rml", data, tmp_path / name) for name in ("plain", "ahead"))
+    other = taped(other) if played else other
+    other.stepper.ahead = True
+    for step in (0, 1, 2, 3, 7, 8):
+        plain.stepper(step)
+        other.stepper(step)
+        assert other.stepper.ready == step + 1
+    assert torch.equal(other.stepper.batch.weak, other.maker.at(9).weak)
+    assert not torch.equal(other.stepper.batch.weak, other.maker.at(8).weak)
+    assert other.engine.flush() == plain.engine.flush()
+    state = other.method.state_dict()
+    assert [key for key, value in plain.method.state_dict().items() if not torch.equal(value, state[key])] == []
+
+
 @pytest.mark.parametrize("order", [lanes_turned, lanes_mixed])
 def test_lanes_may_run_in_any_order(data, tmp_path, order):
     expected = step_metrics(session_of("rml", data, tmp_path / "plain"), 6)

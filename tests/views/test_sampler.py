@@ -184,7 +184,7 @@ def test_class_aware_crops_reach_all_images_and_pixels_of_a_class() -> None:
         images, labels, None, settings=settings, crop=(8, 8), request=ViewRequest(unlabeled=False), seed=0,
         batch=1, unlabeled_batch=1, num_classes=6,
     )  # fmt: skip
-    anchors = made.anchors
+    anchors = made.choice.anchors
     assert anchors is not None
     assert anchors.count.tolist() == [4096, 18, 9]
     spots = {(int(i), int(y), int(x)) for i, y, x in zip(anchors.index[1], anchors.y[1], anchors.x[1], strict=True)}
@@ -260,9 +260,11 @@ def test_a_batch_is_made_without_asking_the_host() -> None:
     real = tensors(made(torch.tensor(0)))
     mode = FakeTensorMode()
     made.labeled, made.labels, made.pool = (faked(mode, store) for store in (made.labeled, made.labels, made.pool))
-    assert made.anchors is not None
-    table = (made.anchors.index, made.anchors.y, made.anchors.x, made.anchors.count)
-    made.anchors = type(made.anchors)(*(mode.from_tensor(tensor) for tensor in table))
+    anchors = made.choice.anchors
+    assert anchors is not None
+    table = (anchors.index, anchors.y, anchors.x, anchors.count)
+    faked_anchors = type(anchors)(*(mode.from_tensor(tensor) for tensor in table))
+    made.choice = replace(made.choice, anchors=faked_anchors)
     with mode:
         step = torch.zeros(1, dtype=torch.int64).sum()  # a faked scalar would still know its value
         fake = tensors(made(step))

@@ -75,7 +75,7 @@ def write_images(folder: Path, size: tuple[int, int], suffix: str, count: int, f
 def measure_views(config: Config, *, device: torch.device, steps: int, observer: Observer) -> dict[str, Any]:
     """The batches of the preset: each crop, each color-distorted copy of it, and the soft labels under it."""
     session = benchmark_session(config, device=device, observer=observer)
-    batch = session.maker(torch.zeros((), dtype=torch.int64, device=session.maker.labeled.values.device))
+    batch = session.maker.at(0)
     views = len(batch.image) + len(batch.weak) + sum(len(view) for view in batch.strong)
     ms = median_ms(batch_call(session), steps, device)
     return {

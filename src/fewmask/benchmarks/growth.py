@@ -17,9 +17,11 @@ from fewmask.benchmarks.data import SMALL_NETWORK
 from fewmask.benchmarks.step import batch_call
 from fewmask.benchmarks.timing import median_ms, release, resident_mib
 from fewmask.config import Config
+from fewmask.data.host_memory import available_memory
 from fewmask.settings import resolve
 from fewmask.training.distributed import World
 from fewmask.training.observer import Observer
+from fewmask.training.pixel_store import map_forms, stored_bytes
 from fewmask.training.run import open_checked
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.session import Session, build_session, load_stores
@@ -28,7 +30,7 @@ from fewmask.training.stages import begin_stage
 SIDE = 32
 _LABELED, _CLASSES, _BLOCK = 8, 4, 8
 _SMALLEST = 100
-_WORDS = ("views.crop=32x32", "training.batch=8", "optimizer.lr=0.001")
+_WORDS = ("views.crop=32x32", "training.batch=8", "optimizer.lr=0.001", "training.diagnose_every=0")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,9 @@ class Row:
     unlabeled_images: int
     reading_ms_per_image: float  # check, decoding and checksum
     sweep_ms_per_image: float  # the pass before a stage, which fills the store of soft labels
+    store_mib: float  # decoded unlabeled images and their soft labels
     resident_mib: float  # main memory of the process while it trains
+    staged: bool  # they lie in a mapped file, or beside the GPU
     batch_ms: float
     step_ms: float
 
@@ -51,14 +55,19 @@ def pool_sizes(largest: int) -> list[int]:
     return sizes
 
 
-def measure_growth(sizes: Sequence[int], *, device: torch.device, steps: int, observer: Observer) -> dict[str, Any]:
-    """Files of 32x32 pixels in one folder that grows, and a training session over it at each size."""
+def measure_growth(
+    sizes: Sequence[int], *, budget: float, device: torch.device, steps: int, observer: Observer
+) -> dict[str, Any]:
+    """Files of 32x32 pixels in one folder that grows, and a training session over it at each size.
+
+    Pixels and soft labels may take `budget` MiB of the memory of host and device; so it is seen what comes after.
+    """
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "data"
         _write_labeled(root)
         for _ in growing(root / "unlabeled", sizes):
-            rows.append(_measure(root, Path(folder) / "run", device=device, steps=steps))
+            rows.append(_measure(root, Path(folder) / "run", budget=budget, device=device, steps=steps))
             observer.say(", ".join(f"{name} {value:.6g}" for name, value in asdict(rows[-1]).items()))
             release(device)
     return {
@@ -66,6 +75,7 @@ def measure_growth(sizes: Sequence[int], *, device: torch.device, steps: int, ob
         "size": [SIDE, SIDE],
         "labeled_images": _LABELED,
         "steps": steps,
+        "budget_mib": budget,
         "rows": [asdict(row) for row in rows],
     }
 
@@ -81,29 +91,47 @@ def growing(folder: Path, sizes: Sequence[int]) -> Iterator[int]:
         yield size
 
 
-def _measure(root: Path, out: Path, *, device: torch.device, steps: int) -> Row:
-    config, observer = _config(root), Observer()  # nobody needs to hear about the miniature
+def _measure(root: Path, out: Path, *, budget: float, device: torch.device, steps: int) -> Row:
+    config, observer = _config(root, budget, device), Observer()  # nobody needs to hear about the miniature
     began = time.perf_counter()
-    session = _read(config, device, observer)
+    session = _read(config, out, device, observer)
     read = time.perf_counter()
     count = len(session.dataset.unlabeled)
     session = begin_stage(session, RunFolder(out), 0, observer)
     swept = time.perf_counter()
     step_ms = median_ms(session.stepper, steps, device)
     batch_ms = median_ms(batch_call(session), steps, device)
-    reading, sweep = 1000 * (read - began) / count, 1000 * (swept - read) / count
-    return Row(count, reading, sweep, resident_mib(), batch_ms, step_ms)
+    session.maker.close()
+    return Row(
+        unlabeled_images=count,
+        reading_ms_per_image=1000 * (read - began) / count,
+        sweep_ms_per_image=1000 * (swept - read) / count,
+        store_mib=_store_bytes(session) / 2**20,
+        resident_mib=resident_mib(),
+        staged="unlabeled" in session.maker.stages,
+        batch_ms=batch_ms,
+        step_ms=step_ms,
+    )
 
 
-def _read(config: Config, device: torch.device, observer: Observer) -> Session:
+def _store_bytes(session: Session) -> int:
+    pool = session.stores.unlabeled
+    assert pool is not None
+    return pool.values.nbytes + stored_bytes(map_forms(session.method, session.config.training.soft_labels), pool)
+
+
+def _read(config: Config, out: Path, device: torch.device, observer: Observer) -> Session:
     """As `fewmask train` starts: check, decode, build, and the checksum of what was read."""
     dataset = open_checked(config, observer)
-    stores = load_stores(config, dataset, observer)
+    stores = load_stores(config, dataset, observer, cache=out)
     return build_session(config, dataset, stores, device=device, world=World(), observer=observer)
 
 
-def _config(root: Path) -> Config:
-    return resolve({"method": "rml", "data": {"root": str(root)}}, words=[*SMALL_NETWORK, *_WORDS])
+def _config(root: Path, budget: float, device: torch.device) -> Config:
+    shares = [f"training.host_share={min(1.0, budget * 2**20 / available_memory())}"]
+    if device.type == "cuda":
+        shares.append(f"training.store_share={min(1.0, budget * 2**20 / torch.cuda.mem_get_info(device)[0])}")
+    return resolve({"method": "rml", "data": {"root": str(root)}}, words=[*SMALL_NETWORK, *_WORDS, *shares])
 
 
 def _write_labeled(root: Path) -> None:

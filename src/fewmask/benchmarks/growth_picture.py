@@ -10,7 +10,7 @@ from fewmask.report.curves import PALETTE
 
 _PANELS = (  # title, unit, and the lines of each panel
     ("Start-up per image", "ms", (("reading_ms_per_image", "check and read"), ("sweep_ms_per_image", "sweep"))),
-    ("Host memory", "MiB", (("resident_mib", "process"),)),
+    ("Host memory", "MiB", (("resident_mib", "process"), ("store_mib", "decoded images, soft labels"))),
     ("Step", "ms", (("step_ms", "whole step"), ("batch_ms", "its batch alone"))),
 )
 
@@ -27,7 +27,8 @@ def draw_growth(result: Mapping[str, Any], path: Path) -> None:
         _draw_panel(axes, result["rows"], lines)
         axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
         axes.set_title(unit, loc="right", fontsize=9, alpha=0.75)
-    figure.suptitle(f"{result['machine']}, {result['date']}", fontsize=9, alpha=0.75)
+    budget = f"the store may take {result['budget_mib']:g} MiB of memory"
+    figure.suptitle(f"{result['machine']}, {result['date']}; {budget}", fontsize=9, alpha=0.75)
     figure.savefig(path, dpi=150)
 
 

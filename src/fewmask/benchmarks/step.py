@@ -125,7 +125,7 @@ def _measure_session(config: Config, *, device: torch.device, steps: int, observ
     assert crop is not None
     batch = {"labeled": config.training.batch, "unlabeled": unlabeled_batch(config)}
     least = least_flop(session.method, crop, **batch) / 1e12
-    given = session.maker(torch.tensor(SETTLED, device=session.maker.labeled.values.device))
+    given = session.maker.at(SETTLED)
     return Measured(ms, data_ms, peak, least, crop, session.stepper.captures, given)
 
 
@@ -134,14 +134,18 @@ def batch_call(session: Session) -> Callable[[int], object]:
     step = torch.zeros((), dtype=torch.int64, device=session.maker.labeled.values.device)
 
     def make(number: int) -> object:
+        session.maker.stage(number)
         step.fill_(number)
         return session.maker(step)
 
     if not session.stepper.captures:
         return make
+    session.maker.stage(0)
+    session.maker.settle()
     replay = captured(lambda: session.maker(step))
 
     def replayed(number: int) -> None:
+        session.maker.stage(number)
         step.fill_(number)
         replay()
 

@@ -56,11 +56,12 @@ def _data(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _growth(result: Result) -> Iterator[tuple[str, str]]:
-    yield "unlabeled images", "check and read, sweep (ms per image); memory (MiB); batch, step (ms)"
+    yield "unlabeled images", "check and read, sweep (ms per image); store, process (MiB); batch, step (ms)"
     for row in result["rows"]:
         start = f"{row['reading_ms_per_image']:8.3f} {row['sweep_ms_per_image']:8.3f}"
         step = f"{row['batch_ms']:8.2f} {row['step_ms']:8.2f}"
-        yield f"{row['unlabeled_images']:>16,}", f"{start} {row['resident_mib']:10.0f} {step}"
+        memory = f"{row['store_mib']:10.2f} {row['resident_mib']:8.0f}"
+        yield f"{row['unlabeled_images']:>16,}", f"{start} {memory} {step}{', staged' if row['staged'] else ''}"
 
 
 def _size(size: Any) -> str:

@@ -117,6 +117,7 @@ def data(
     preset: options.BenchPresets = ["camvid"],  # noqa: B006
     growth: options.Growth = False,
     largest: options.Largest = 100_000,
+    budget: options.Budget = 8,
     picture: options.Picture = None,
     files: options.BenchFiles = 64,
     as_json: options.Json = False,
@@ -141,8 +142,9 @@ def data(
         if growth:
             from fewmask.benchmarks.growth import measure_growth, pool_sizes
 
-            results = [measure_growth(pool_sizes(largest), device=target, steps=steps, observer=observer)]
-            command = _command("data", words, growth=True, largest=largest, **measured)
+            sizes = pool_sizes(largest)
+            results = [measure_growth(sizes, budget=budget, device=target, steps=steps, observer=observer)]
+            command = _command("data", words, growth=True, largest=largest, budget=budget, **measured)
         else:
             from fewmask.benchmarks.data import measure_data
 

@@ -117,6 +117,9 @@ Growth = Annotated[
     bool, _flag("--growth", "Start-up, memory and step time over 100, 1,000, ... small unlabeled images.")
 ]
 Largest = Annotated[int, _option("--largest", metavar="N", text="Where --growth ends.", min=100)]
+Budget = Annotated[
+    float, _option("--budget", metavar="MIB", text="Memory that images may take with --growth; more is mapped.", min=0)
+]
 Picture = Annotated[Path | None, _option("--picture", metavar="FILE", text="Draw --growth as PNG, SVG or PDF.")]
 BenchFiles = Annotated[int, _option("--files", metavar="N", text="Files of each format to decode.", min=1)]
 

@@ -16,7 +16,7 @@ from fewmask.data.imagefile import Header, read_header
 from fewmask.data.masks import decode_mask, is_color, read_raw_mask
 from fewmask.data.paths import outside_root, relative
 from fewmask.data.problem import DataProblem
-from fewmask.data.reading import read_image
+from fewmask.data.reading import read_image_and_header
 from fewmask.errors import DataError
 
 
@@ -76,8 +76,7 @@ def _sample_facts(root: Path, split: str, sample: Sample, coding: MaskCoding, ma
 
 def _image_facts(root: Path, path: Path, max_pixels: int) -> ImageFacts:
     _require_inside(root, path)
-    header = read_header(path, max_pixels=max_pixels)
-    pixels = read_image(path, max_pixels=max_pixels)  # [H, W, C]
+    pixels, header = read_image_and_header(path, max_pixels=max_pixels)  # [H, W, C]
     digest = hashlib.blake2b(repr((pixels.shape, pixels.dtype.str)).encode(), digest_size=16)
     digest.update(pixels.data)
     blank = bool((pixels == pixels[:1, :1]).all())

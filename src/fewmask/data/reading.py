@@ -22,11 +22,15 @@ _COLOR = ("P", "PA", "RGB", "RGBA", "RGBX")
 
 def read_image(path: Path, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """[H, W, C] uint8 or uint16, C 1 or 3."""
-    path = Path(path)
+    return read_image_and_header(Path(path), max_pixels=max_pixels)[0]
+
+
+def read_image_and_header(path: Path, *, max_pixels: int = MAX_PIXELS) -> tuple[np.ndarray, Header]:
+    """As `read_image`, with the header that was read on the way."""
     with opened(path, max_pixels) as image:
         header = header_of(image, path)
         array = _pixels(image, header, path, max_pixels)
-    return array[:, :, None] if array.ndim == 2 else array
+    return (array[:, :, None] if array.ndim == 2 else array), header
 
 
 def image_size(path: Path, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:

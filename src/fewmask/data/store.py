@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 from fewmask.data.dataset import MaskCoding, Sample
+from fewmask.data.host_memory import HostMemory
 from fewmask.data.imagefile import MAX_PIXELS, Header, read_header
 from fewmask.data.masks import read_mask
 from fewmask.data.problem import DataProblem
@@ -30,6 +31,7 @@ Result = TypeVar("Result")
 Advance = Callable[[int, int], None]  # called with files done and files in all
 _THREADS = 4
 _CHUNK = 1 << 20
+_RELEASED_AFTER = 1 << 26  # values written between two releases of mapped memory
 
 
 def load_images(
@@ -39,13 +41,17 @@ def load_images(
     resize: Size | None = None,
     max_pixels: int = MAX_PIXELS,
     progress: Advance | None = None,
+    memory: HostMemory | None = None,
+    name: str = "images",
+    headers: Sequence[Header] | None = None,
 ) -> FlatImages:
     """All images; one channel if all are gray, else three with gray repeated; 16 bits if any image has them.
 
     `resize` (height, width) averages boxes where it divides the size exactly, else it is bilinear with antialiasing.
+    `memory` gives the buffer called `name`; `headers` are those of the images, where they have been read before.
     """
     paths = [sample.image for sample in samples]
-    headers = _mapped(lambda path: read_header(path, max_pixels=max_pixels), paths)
+    headers = read_headers(samples, max_pixels=max_pixels) if headers is None else headers
     channels = channels or max((header.channels for header in headers), default=3)
     _require_channels(channels, headers, paths)
     deep = any(header.bits > 8 for header in headers)
@@ -57,7 +63,14 @@ def load_images(
         array = resize_image(array, resize) if resize else array
         return np.repeat(array, channels, axis=2) if array.shape[2] < channels else array
 
-    return _filled(paths, [resize or header.size for header in headers], channels, deep, read, progress)
+    sizes = [resize or header.size for header in headers]
+    buffer = _Buffer(sizes, channels, deep, memory or HostMemory(), name)
+    _mapped(lambda index: buffer.put(index, read(paths[index]), paths[index]), range(len(paths)), progress)
+    return buffer.images()
+
+
+def read_headers(samples: Sequence[Sample], *, max_pixels: int = MAX_PIXELS) -> list[Header]:
+    return _mapped(lambda sample: read_header(sample.image, max_pixels=max_pixels), samples)
 
 
 def load_masks(
@@ -67,6 +80,8 @@ def load_masks(
     resize: Size | None = None,
     max_pixels: int = MAX_PIXELS,
     progress: Advance | None = None,
+    memory: HostMemory | None = None,
+    name: str = "masks",
 ) -> FlatImages:
     """All masks as class indices with IGNORE, one uint8 channel; `resize` as in `resize_mask`."""
     paths = []
@@ -80,7 +95,9 @@ def load_masks(
         label = read_mask(path, coding, max_pixels=max_pixels)
         return (resize_mask(label, resize) if resize else label)[:, :, None]
 
-    return _filled(paths, sizes, 1, False, read, progress)
+    buffer = _Buffer(sizes, 1, False, memory or HostMemory(), name)
+    _mapped(lambda index: buffer.put(index, read(paths[index]), paths[index]), range(len(paths)), progress)
+    return buffer.images()
 
 
 def load_hidden_masks(
@@ -91,28 +108,37 @@ def load_hidden_masks(
     resize: Size | None = None,
     max_pixels: int = MAX_PIXELS,
     progress: Advance | None = None,
+    memory: HostMemory | None = None,
 ) -> FlatImages:
     """The truth about unlabeled images, for diagnostics only, as `load_masks` gives it.
 
     Where there is no mask, or none that fits its image of `images`, one IGNORE pixel stands for the whole image: the
     check has warned, and training needs none of them.
     """
+    sizes = list(zip(images.height.tolist(), images.width.tolist(), strict=True))
+    room = [size if sample.mask else (1, 1) for sample, size in zip(samples, sizes, strict=True)]
+    buffer = _Buffer(room, 1, False, memory or HostMemory(), "hidden masks")
 
-    def read(index: int) -> np.ndarray:
-        mask, unknown = samples[index].mask, np.full((1, 1), IGNORE, np.uint8)
-        if mask is None:
-            return unknown
-        try:
-            label = read_mask(mask, coding, max_pixels=max_pixels)
-        except DataProblem:
-            return unknown
-        label = resize_mask(label, resize) if resize else label
-        return label if label.shape == (int(images.height[index]), int(images.width[index])) else unknown
+    def put(index: int) -> Size:
+        label = _hidden_mask(samples[index], sizes[index], coding, resize, max_pixels)
+        buffer.write(index, label)
+        return label.shape[0], label.shape[1]
 
-    labels = _mapped(read, range(len(samples)), progress)
-    height, width = (torch.tensor([label.shape[axis] for label in labels], dtype=torch.int64) for axis in (0, 1))
-    values = torch.from_numpy(np.concatenate([label.reshape(-1) for label in labels]))
-    return FlatImages(values, (height * width).cumsum(0) - height * width, height, width, channels=1)
+    return buffer.images(_mapped(put, range(len(samples)), progress))
+
+
+def _hidden_mask(
+    sample: Sample, size: Size, coding: MaskCoding, resize: Size | None, max_pixels: int
+) -> np.ndarray:  # [H, W], or [1, 1] where nothing is known
+    unknown = np.full((1, 1), IGNORE, np.uint8)
+    if sample.mask is None:
+        return unknown
+    try:
+        label = read_mask(sample.mask, coding, max_pixels=max_pixels)
+    except DataProblem:
+        return unknown
+    label = resize_mask(label, resize) if resize else label
+    return label if label.shape == size else unknown
 
 
 def resize_image(array: np.ndarray, size: Size) -> np.ndarray:
@@ -157,29 +183,33 @@ def data_checksum(samples: Sequence[Sample]) -> str:
     return total.hexdigest()
 
 
-def _filled(
-    paths: Sequence[Path],
-    sizes: Sequence[Size],
-    channels: int,
-    deep: bool,
-    read: Callable[[Path], np.ndarray],
-    progress: Advance | None,
-) -> FlatImages:
-    counts = [height * width * channels for height, width in sizes]
-    offset = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    values = torch.empty(int(offset[-1]), dtype=torch.int16 if deep else torch.uint8)
-    buffer = values.numpy().view(np.uint16 if deep else np.uint8)
+class _Buffer:
+    """A flat buffer with room for images of known sizes, which threads fill in any order."""
 
-    def place(index: int) -> None:
-        array = read(paths[index])
-        if array.shape != (*sizes[index], channels):
-            what = f"the header says {sizes[index]} pixels, the file holds {array.shape[:2]}"
-            raise DataProblem("unreadable", what, where=paths[index], fix="replace the file")
-        buffer[offset[index] : offset[index + 1]] = array.reshape(-1)
+    def __init__(self, sizes: Sequence[Size], channels: int, deep: bool, memory: HostMemory, name: str) -> None:
+        self.sizes, self.channels, self.memory = sizes, channels, memory
+        counts = [height * width * channels for height, width in sizes]
+        self.offset = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.values = memory.empty(name, (int(self.offset[-1]),), torch.int16 if deep else torch.uint8)
+        self.array = self.values.numpy().view(np.uint16 if deep else np.uint8)
 
-    _mapped(place, range(len(paths)), progress)
-    height, width = (torch.tensor([size[axis] for size in sizes], dtype=torch.int64) for axis in (0, 1))
-    return FlatImages(values, torch.from_numpy(offset[:-1].copy()), height, width, channels)
+    def put(self, index: int, array: np.ndarray, path: Path) -> None:
+        if array.shape != (*self.sizes[index], self.channels):
+            what = f"the header says {self.sizes[index]} pixels, the file holds {array.shape[:2]}"
+            raise DataProblem("unreadable", what, where=path, fix="replace the file")
+        self.write(index, array)
+
+    def write(self, index: int, array: np.ndarray) -> None:
+        start, stop = int(self.offset[index]), int(self.offset[index + 1])
+        self.array[start : start + array.size] = array.reshape(-1)
+        if start // _RELEASED_AFTER != stop // _RELEASED_AFTER:
+            self.memory.release()
+
+    def images(self, sizes: Sequence[Size] | None = None) -> FlatImages:
+        """What was written; `sizes` where images are smaller than the room they got."""
+        height, width = torch.tensor(sizes or self.sizes, dtype=torch.int64).reshape(-1, 2).unbind(1)
+        offset = torch.from_numpy(self.offset[:-1].copy())
+        return FlatImages(self.values, offset, height.contiguous(), width.contiguous(), self.channels)
 
 
 def _mapped(function: Callable[[Item], Result], items: Sequence[Item], progress: Advance | None = None) -> list[Result]:

@@ -26,15 +26,19 @@ def tracking_layers(network: nn.Module) -> list[_BatchNorm]:
 def watched_inputs(network: nn.Module, wanted: bool = True, rows: int | None = None) -> Iterator[list[Tensor]]:
     """Within it, a pass leaves the moments of each layer's input in the list, each [2 D + 1]; no list if not wanted.
 
-    Only the first `rows` images of the batch count, where that is given.
+    Only the first `rows` images that pass through count, where that is given, in however many parts they come.
     """
     layers = tracking_layers(network) if wanted else []
     moments = [_running(layer)[0].new_zeros(2 * layer.num_features + 1) for layer in layers]
     places = {layer: place for place, layer in enumerate(layers)}
+    seen = dict.fromkeys(layers, 0)
 
     def note(layer: nn.Module, inputs: Sequence[Any], output: Any) -> None:  # noqa: ARG001
         assert isinstance(layer, _BatchNorm)
-        moments[places[layer]] = moments[places[layer]] + _moments(layer, inputs[0][:rows])
+        counted = inputs[0] if rows is None else inputs[0][: max(rows - seen[layer], 0)]
+        seen[layer] += len(inputs[0])
+        if len(counted):
+            moments[places[layer]] = moments[places[layer]] + _moments(layer, counted)
 
     handles = [layer.register_forward_hook(note) for layer in layers]
     try:

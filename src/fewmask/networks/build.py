@@ -29,7 +29,13 @@ def build_network(
     mean = _per_channel(settings.mean, backbone.timm_config["mean"], channels, "network.mean")
     std = _per_channel(settings.std, backbone.timm_config["std"], channels, "network.std")
     network = SegmentationNetwork(
-        backbone, head, num_classes=num_classes, mean=mean, std=std, dropout=settings.dropout_kind
+        backbone,
+        head,
+        num_classes=num_classes,
+        mean=mean,
+        std=std,
+        dropout=settings.dropout_kind,
+        frozen_norm=settings.frozen_norm,
     )
     with seeded(seed):  # timm builds the model once more to fill it
         network.weights = load_pretrained(network, settings)
@@ -63,7 +69,7 @@ def network_report(network: SegmentationNetwork, settings: NetworkSettings) -> N
         stride=network.stride,
         feature_channels=network.feature_channels,
         residual_blocks=backbone.residual_blocks,
-        notes=(*_backbone_notes(backbone), network.weights.text()),
+        notes=(*_backbone_notes(backbone), network.weights.text(), *_norm_notes(network)),
     )
 
 
@@ -72,6 +78,11 @@ def _backbone_notes(backbone: Backbone) -> Iterator[str]:
         yield f"features at stride {backbone.deep_stride}, enlarged and joined with those at stride {backbone.stride}"
     if backbone.only_size is not None:
         yield f"{backbone.name} takes images of {backbone.only_size} only"
+
+
+def _norm_notes(network: SegmentationNetwork) -> Iterator[str]:
+    if network.frozen_norm:
+        yield f"{len(list(network.batch_norms()))} BatchNorm layers keep their statistics"
 
 
 def _head(settings: NetworkSettings, channels: int, num_classes: int) -> Head:

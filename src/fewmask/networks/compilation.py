@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
-from fewmask.networks.model_noise import ResidualGate
+from fewmask.networks.model_noise import gated_blocks
 from fewmask.networks.segmentation import SegmentationNetwork
 
 _MOST_VARIANTS = 128  # kinds of blocks, in train and eval mode, at a few batch sizes; dynamo stops at 8 otherwise
@@ -14,10 +13,5 @@ _MOST_VARIANTS = 128  # kinds of blocks, in train and eval mode, at a few batch 
 def compile_blocks(network: SegmentationNetwork, backend: str = "inductor") -> None:
     """Compile each block by itself: blocks of one kind share their code, so a deep network costs hardly more time."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_VARIANTS)
-    blocks = [module for module in network.modules() if _has_gate(module)]
-    for module in (*blocks, network.head.embedding):
+    for module in (*gated_blocks(network), network.head.embedding):
         module.compile(dynamic=False, backend=backend)
-
-
-def _has_gate(module: nn.Module) -> bool:
-    return any(isinstance(child, ResidualGate) for child in module.children())

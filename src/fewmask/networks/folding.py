@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -42,6 +44,16 @@ def sharing_copy(module: Module) -> Module:
     return copy.deepcopy(module, shared)
 
 
+@contextmanager
+def _without_twin(network: SegmentationNetwork) -> Iterator[None]:
+    """The network's own layers answer, and no copy takes an earlier twin along."""
+    twin, network.twin = network.twin, None
+    try:
+        yield
+    finally:
+        network.twin = twin
+
+
 class FoldedTwin:
     """A second body for a network's weights. What cannot be folded is the network's own, not a copy.
 
@@ -50,10 +62,10 @@ class FoldedTwin:
     """
 
     def __init__(self, network: SegmentationNetwork, *, dtype: torch.dtype | None = None, fused: bool = False) -> None:
-        pairs = find_pairs(network)
+        with _without_twin(network):
+            pairs, self.network = find_pairs(network), sharing_copy(network).eval()
         modules = dict(network.named_modules())
         self.sources = [(modules[pair.convolution], modules[pair.norm]) for pair in pairs]
-        self.network: SegmentationNetwork = sharing_copy(network).eval()
         self.layers = [_folded_layer(self.network, pair, dtype) for pair in pairs]
         if fused:
             for pair in pairs:

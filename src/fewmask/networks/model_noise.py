@@ -97,6 +97,11 @@ def settle_gates(body: nn.Module, called: Sequence[ResidualGate], rule: DepthRul
     return len(blocks)
 
 
+def gated_blocks(network: nn.Module) -> list[nn.Module]:
+    """The modules that own a gate: residual blocks, in the order of their names."""
+    return [each for each in network.modules() if any(isinstance(child, ResidualGate) for child in each.children())]
+
+
 def _gate_places(body: nn.Module) -> dict[ResidualGate, tuple[nn.Module, str]]:
     return {
         child: (module, name)

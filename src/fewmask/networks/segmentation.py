@@ -43,6 +43,7 @@ class SegmentationNetwork(nn.Module):
         mean: tuple[float, ...],
         std: tuple[float, ...],
         dropout: Literal["channel", "element"] = "channel",
+        frozen_norm: bool = False,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -50,9 +51,11 @@ class SegmentationNetwork(nn.Module):
         self.num_classes = num_classes
         self.temperature = head.temperature
         self.dropout = dropout
+        self.frozen_norm = frozen_norm
         self.weights = WeightReport("drawn at random")
         self.register_buffer("mean", torch.tensor(mean).reshape(-1, 1, 1))
         self.register_buffer("std", torch.tensor(std).reshape(-1, 1, 1))
+        self.train()
 
     @property
     def stride(self) -> int:
@@ -71,6 +74,16 @@ class SegmentationNetwork(nn.Module):
 
     def head_parameters(self) -> Iterator[nn.Parameter]:
         return self.head.parameters()
+
+    def train(self, mode: bool = True) -> SegmentationNetwork:
+        """Frozen BatchNorm stays in eval mode."""
+        super().train(mode)
+        for layer in self.batch_norms() if self.frozen_norm else ():
+            layer.eval()
+        return self
+
+    def batch_norms(self) -> Iterator[nn.Module]:
+        return (layer for layer in self.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm))
 
     def forward(self, images: Tensor, noise: Noise | None = None) -> Prediction:
         """images [N, C, H, W] in [0, 1]; one row of noise per image. Without noise the pass is deterministic."""

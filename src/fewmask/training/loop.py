@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fewmask.config import Config
 from fewmask.errors import TrainingError
 from fewmask.learning.schedules import rate_factor
 from fewmask.training.checkpoint import CheckpointWriter
@@ -34,13 +35,16 @@ def train(session: Session, folder: RunFolder, observer: Observer, start: int) -
     """Run the steps from `start` on, stage after stage; the session of the last stage is returned."""
     total = session.total_steps
     began = time.perf_counter()
-    with StopRequest() as stop, CheckpointWriter() as writer:
-        for step in range(start, total):
-            if session.method.needs_baseline and step % session.config.training.steps == 0:
-                session = begin_stage(session, folder, step // session.config.training.steps, observer)
-            with _memory_explained(session, step):
-                session.stepper(step)
-            _after_step(session, folder, observer, stop, writer, step + 1)
+    try:
+        with StopRequest() as stop, CheckpointWriter() as writer:
+            for step in range(start, total):
+                if session.method.needs_baseline and step % session.config.training.steps == 0:
+                    session = begin_stage(session, folder, step // session.config.training.steps, observer)
+                with _memory_explained(session, step):
+                    session.stepper(step)
+                _after_step(session, folder, observer, stop, writer, step + 1)
+    finally:
+        session.maker.close()
     session.world.barrier()
     return session, Pace(max(total - start, 0), time.perf_counter() - began)
 
@@ -56,8 +60,16 @@ def _memory_explained(session: Session, step: int) -> Iterator[None]:
         raise TrainingError(
             f"out of memory in step {step}: {str(error).split('. ')[0]}",
             where=f"batch {session.config.training.batch}, crop {session.config.views.crop}",
-            fix="a smaller training.batch or views.crop, training.precision=bf16, or network.stride=16",
+            fix=_memory_advice(session.config),
         ) from None
+
+
+def _memory_advice(config: Config) -> str:
+    """What costs time only comes first, and nothing that is set already."""
+    training = config.training
+    cheaper = "training.checkpointing=true, " if not training.checkpointing else ""
+    parts = f"training.accumulate={2 * training.accumulate}"
+    return f"{cheaper}{parts}, training.precision=bf16, a smaller training.batch or views.crop, or network.stride=16"
 
 
 def _after_step(
@@ -101,7 +113,7 @@ def _raise_if_not_finite(session: Session) -> None:
     step = int(session.engine.bad_step)
     if step < 0:
         return
-    batch = session.maker(torch.tensor(step, device=session.maker.labeled.values.device))
+    batch = session.maker.at(step)
     labeled = [session.dataset.labeled[index].name for index in batch.image_index.tolist()]
     unlabeled = [session.dataset.unlabeled[index].name for index in batch.weak_index.tolist()]
     raise TrainingError(

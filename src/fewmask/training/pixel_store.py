@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fewmask.data.host_memory import HostMemory
 from fewmask.methods.method import Method
 from fewmask.types import FlatImages, PixelMaps
 from fewmask.views.soft_label_codes import CODES, SAFE
@@ -44,13 +45,16 @@ def stored_bytes(forms: Mapping[str, MapForm], images: FlatImages | None) -> int
     return 0 if images is None else sum(form.bytes(images) for form in forms.values())
 
 
-def empty_maps(form: MapForm, images: FlatImages) -> PixelMaps:
-    """Room for the maps of all images, on the images' device, allocated once."""
-    device = images.values.device
+def empty_maps(form: MapForm, images: FlatImages, host: HostMemory | None = None, name: str = "") -> PixelMaps:
+    """Room for the maps of all images, allocated once: on the images' GPU, or where the host has room."""
     height, width = form.cells(images)
     cells = height * width
     row = CODES[form.code].encode(torch.zeros(1, form.classes))  # one row says width and dtype
-    values = torch.empty(int(cells.sum()), row.shape[1], dtype=row.dtype, device=device)
+    shape = (int(cells.sum()), row.shape[1])
+    if images.values.is_cuda:
+        values = images.values.new_empty(shape, dtype=row.dtype)
+    else:
+        values = (host or HostMemory()).empty(name, shape, row.dtype)
     return PixelMaps(values, cells.cumsum(0) - cells, height, width, form.code, form.classes)
 
 

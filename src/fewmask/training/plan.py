@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from fewmask.methods.method import learner_of
 from fewmask.networks.build import network_report
+from fewmask.networks.recomputation import recomputed_modules
 from fewmask.settings import SectionType
 from fewmask.training.learners import learner_config
 from fewmask.training.optimizers import head_rate
 from fewmask.training.pixel_store import map_forms
+from fewmask.training.placement import describe_placement, place_of_soft_labels
 from fewmask.training.session import Session
 from fewmask.types import FlatImages
 from fewmask.views.sampler import describe_views
@@ -23,12 +25,14 @@ def describe_plan(session: Session, start: int) -> str:
         ("data", _data_line(session)),
         ("classes", f"{len(dataset.classes)}: {', '.join(dataset.classes.names)}"),
         ("images", f"{_sizes(stores.labeled)}, {stores.channels} channels, {_store_size(session)} decoded"),
+        *(("", line) for line in describe_placement(stores, session.maker)),
         ("views", describe_views(config.views, config.views.crop, session.method.views)),
         *_network_rows(session),
         ("method", f"{config.method}: {_settings_line(session)}"),
         *_average_rows(session),
         *_optimizer_rows(session),
         ("steps", _steps_line(session, start)),
+        *_memory_rows(session),
         *_stored_rows(session),
         *(("note", note) for note in dataset.notes),
     ]
@@ -68,7 +72,24 @@ def _stored_rows(session: Session) -> Iterator[tuple[str, str]]:
         assert pool is not None, "soft labels are of unlabeled images"
         total = form.bytes(pool)
         size = f"{total / len(pool):,.0f} bytes per image, {total / 2**20:.1f} MiB in all"
-        yield "stored", f"{name}: soft labels as {form.code} at stride {form.stride}, {size}"
+        where = place_of_soft_labels(session.stores, total)
+        yield "stored", f"{name}: soft labels as {form.code} at stride {form.stride}, {size}, {where}"
+
+
+def _memory_rows(session: Session) -> Iterator[tuple[str, str]]:
+    """What is computed again to save memory, and what that changes."""
+    training, trained = session.config.training, session.method.trained()
+    if training.checkpointing:
+        counts = ", ".join(f"{len(recomputed_modules(network))} of {name}" for name, network in trained.items())
+        yield "memory", f"blocks that are computed again in the backward pass: {counts}"
+    if training.accumulate > 1:
+        live = [name for name, network in trained.items() if any(norm.training for norm in network.batch_norms())]
+        parts = f"{training.accumulate} micro-batches per step, students compute each twice"
+        per_part = f"BatchNorm statistics are per micro-batch ({', '.join(live)}); network.frozen_norm=true keeps them"
+        yield (
+            "memory",
+            f"{parts}; {per_part if live else 'no live BatchNorm, so the update is that of the whole batch'}",
+        )
 
 
 def _network_rows(session: Session) -> Iterator[tuple[str, str]]:

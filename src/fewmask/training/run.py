@@ -38,7 +38,7 @@ from fewmask.training.stages import rejoin_stage
 from fewmask.training.state import collect_state, restore_state
 
 _MAY_CHANGE = ("preset", "training", "evaluation")  # settings a resumed run may change without becoming another run
-_MAY_NOT_CHANGE = ("batch", "unlabeled_batch", "precision", "soft_labels", "sweep_pixels")
+_MAY_NOT_CHANGE = ("batch", "unlabeled_batch", "accumulate", "precision", "soft_labels", "sweep_pixels")
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,12 @@ def _run_on(
     observer = observer if world.main else Observer()
     try:
         dataset = open_checked(config, observer)
-        stores = load_stores(config, dataset, observer)
+        stores = load_stores(config, dataset, observer, cache=out)
         config = config.model_copy(
             update={"views": config.views.model_copy(update={"crop": choose_crop(config, stores.labeled)})}
         )
         session = build_session(config, dataset, stores, device=torch_device, world=world, observer=observer)
+        del stores  # the session's may lie on a GPU, and then the host needs none
         return _run(session, RunFolder(out), resume=resume, starts=starts, observer=observer)
     finally:
         world.close()

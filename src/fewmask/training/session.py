@@ -5,15 +5,17 @@ from __future__ import annotations
 import statistics
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from fewmask.config import Config
+from fewmask.config import Config, TrainingSettings
 from fewmask.data.dataset import Dataset, Sample
-from fewmask.data.imagefile import read_header
+from fewmask.data.host_memory import HostMemory, available_memory
 from fewmask.data.splits import split_record
-from fewmask.data.store import data_checksum, load_hidden_masks, load_images, load_masks
+from fewmask.data.store import data_checksum, load_hidden_masks, load_images, load_masks, read_headers
 from fewmask.errors import ConfigError
 from fewmask.learning.losses import LabeledLoss, inverse_frequency_weights
 from fewmask.methods.method import Method
@@ -21,6 +23,7 @@ from fewmask.methods.table import create_method
 from fewmask.networks.build import build_network
 from fewmask.networks.compilation import compile_blocks
 from fewmask.networks.deeplab import choose_algorithm
+from fewmask.networks.recomputation import recompute_blocks, split_passes
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.diagnostics import Diagnostics
 from fewmask.training.distributed import World, check_divisible, sync_batch_norms
@@ -30,27 +33,13 @@ from fewmask.training.learners import learner_config, optimizer_settings
 from fewmask.training.observer import Observer
 from fewmask.training.optimizers import build_optimizer
 from fewmask.training.pixel_store import map_forms, stored_bytes
+from fewmask.training.placement import Stores, place_stores, stage_elsewhere
 from fewmask.training.stepper import Stepper
 from fewmask.types import IGNORE, FlatImages, PixelMaps
 from fewmask.views.sampler import BatchMaker
 
 _LARGEST_CROP = 512
 _CROP_MULTIPLE = 32
-
-
-@dataclass(frozen=True)
-class Stores:
-    """Decoded once: the pixels of every split that training touches."""
-
-    labeled: FlatImages
-    labels: FlatImages
-    unlabeled: FlatImages | None
-    val: FlatImages | None
-    val_labels: FlatImages | None
-
-    @property
-    def channels(self) -> int:
-        return self.labeled.channels
 
 
 @dataclass(frozen=True)
@@ -75,27 +64,42 @@ class Session:
         return self.config.training.steps * self.method.stages
 
 
-def load_stores(config: Config, dataset: Dataset, observer: Observer) -> Stores:
-    data = config.data
+def load_stores(config: Config, dataset: Dataset, observer: Observer, cache: Path | None = None) -> Stores:
+    """What takes more main memory than `training.host_share` lies in files in `cache`, unless the settings say where.
 
-    def images(task: str, samples: Sequence[Sample], channels: int) -> FlatImages:
-        def note(done: int, total: int) -> None:
-            observer.advance(f"reading {task}", done, total)
+    The unlabeled images, which may be many, come last and take what the others leave.
+    """
+    data, training = config.data, config.training
+    limits: dict[str, Any] = {"resize": data.resize, "max_pixels": data.max_pixels}
+    folder = Path(training.cache) if training.cache else cache
+    host = HostMemory(int(training.host_share * available_memory()), folder)
 
-        return load_images(samples, channels=channels, resize=data.resize, max_pixels=data.max_pixels, progress=note)
+    splits = {"labeled": dataset.labeled, "validation": dataset.val, "unlabeled": dataset.unlabeled}
+    headers = {name: read_headers(samples, max_pixels=data.max_pixels) for name, samples in splits.items()}
+    channels = max(header.channels for each in headers.values() for header in each)
 
-    def masks(samples: Sequence[Sample]) -> FlatImages:
-        return load_masks(samples, dataset.coding, resize=data.resize, max_pixels=data.max_pixels)
+    def images(split: str) -> FlatImages:
+        task = f"{split} images"
+        return load_images(
+            splits[split],
+            channels=channels,
+            progress=lambda done, total: observer.advance(f"reading {task}", done, total),
+            memory=host,
+            name=task,
+            headers=headers[split],
+            **limits,
+        )
 
-    every = (*dataset.labeled, *dataset.unlabeled, *dataset.val)
-    channels = max(read_header(sample.image, max_pixels=data.max_pixels).channels for sample in every)
-    labeled = images("labeled images", dataset.labeled, channels)
+    def masks(name: str, samples: Sequence[Sample]) -> FlatImages:
+        return load_masks(samples, dataset.coding, memory=host, name=name, **limits)
+
     return Stores(
-        labeled=labeled,
-        labels=masks(dataset.labeled),
-        unlabeled=images("unlabeled images", dataset.unlabeled, channels) if dataset.unlabeled else None,
-        val=images("validation images", dataset.val, channels) if dataset.val else None,
-        val_labels=masks(dataset.val) if dataset.val else None,
+        labeled=images("labeled"),
+        labels=masks("labels", dataset.labeled),
+        val=images("validation") if dataset.val else None,
+        val_labels=masks("validation labels", dataset.val) if dataset.val else None,
+        unlabeled=images("unlabeled") if dataset.unlabeled else None,
+        host=host,
     )
 
 
@@ -132,6 +136,7 @@ def build_session(
     if config.training.compile and device.type == "cuda":
         for network in (*method.networks().values(), *twins):
             compile_blocks(network)
+    save_memory(method, config.training)
     engine = build_engine(config, method.train(), device, world)
     kept = stored_bytes(map_forms(method, config.training.soft_labels), stores.unlabeled)
     placed = place_stores(stores, device, config.training.store_share, observer, kept)
@@ -141,6 +146,14 @@ def build_session(
     if method.views.unlabeled and config.training.diagnose_every:
         diagnostics = build_diagnostics(config, dataset, stores, observer)
     return Session(config, dataset, placed, method, engine, maker, stepper, checksums(dataset), diagnostics)
+
+
+def save_memory(method: Method, settings: TrainingSettings) -> None:
+    """Blocks that compute twice and passes in parts, where they are asked for; encloses what was compiled before."""
+    for network in method.trained().values() if settings.checkpointing else ():
+        recompute_blocks(network)
+    for network in method.networks().values() if settings.accumulate > 1 else ():
+        split_passes(network, settings.accumulate)
 
 
 def build_diagnostics(config: Config, dataset: Dataset, stores: Stores, observer: Observer) -> Diagnostics:
@@ -155,6 +168,7 @@ def build_diagnostics(config: Config, dataset: Dataset, stores: Stores, observer
             resize=config.data.resize,
             max_pixels=config.data.max_pixels,
             progress=lambda done, total: observer.advance("reading hidden masks", done, total),
+            memory=stores.host,
         )
     return Diagnostics(dataset.classes.names, pixels / pixels.sum().clamp(min=1), truth)
 
@@ -176,7 +190,7 @@ def build_maker(
     """`maps` are what a sweep over the unlabeled images stored, where there was one."""
     assert config.views.crop is not None
     network = next(iter(engine.method.trained().values()))
-    return BatchMaker(
+    maker = BatchMaker(
         stores.labeled,
         stores.labels,
         stores.unlabeled if engine.method.views.unlabeled else None,
@@ -194,6 +208,7 @@ def build_maker(
         maps=maps,
         strides=engine.method.stored_strides(),
     )
+    return stage_elsewhere(maker, stores, engine.device)
 
 
 def _unlabeled_batch(config: Config) -> int:
@@ -213,26 +228,6 @@ def build_method(config: Config, dataset: Dataset, stores: Stores) -> Method:
 
     loss = LabeledLoss(config.loss, _class_weights(config, len(dataset.classes), stores.labels))
     return create_method(config.method, config.settings, build, loss)
-
-
-def place_stores(stores: Stores, device: torch.device, share: float, observer: Observer, kept: int = 0) -> Stores:
-    """Training images on the device if they fit into the stated share of its free memory, else on the host.
-
-    `kept` are the bytes of the soft labels, which will lie beside the images.
-    """
-    if device.type != "cuda":
-        return stores
-    parts = (stores.labeled, stores.labels, stores.unlabeled)
-    needed = kept + sum(part.values.numel() * part.values.element_size() for part in parts if part is not None)
-    free, _ = torch.cuda.mem_get_info(device)
-    if needed > share * free:
-        size = f"images{' and soft labels' if kept else ''} take {needed / 2**30:.1f} GiB"
-        observer.say(f"{size}, more than {share:.0%} of the free GPU memory: kept on the host")
-        return stores
-    moved = {
-        name: part.to(device) for name, part in zip(("labeled", "labels", "unlabeled"), parts, strict=True) if part
-    }
-    return replace(stores, **moved)
 
 
 def checksums(dataset: Dataset) -> dict[str, str]:

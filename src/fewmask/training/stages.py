@@ -20,6 +20,7 @@ from fewmask.training.stepper import Stepper
 from fewmask.types import FlatImages, PixelMaps
 
 _SWEEP_BATCH = 8
+_SWEEP_LEAST = 2**16  # pixels: of small images more share a pass, or its calls would cost more than its work
 
 
 def begin_stage(session: Session, folder: RunFolder, stage: int, observer: Observer) -> Session:
@@ -49,7 +50,7 @@ def sweep(session: Session, observer: Observer) -> dict[str, PixelMaps]:
         done += len(images)
         observer.advance("sweeping", done, total)
     forms = map_forms(method, session.config.training.soft_labels)
-    stored = {name: empty_maps(form, stores.unlabeled) for name, form in forms.items()}
+    stored = {name: empty_maps(form, stores.unlabeled, stores.host, name) for name, form in forms.items()}
     for images, _ in _groups(session, stores.unlabeled, None):
         with session.engine.autocast():
             maps = method.sweep(images, None, forward)
@@ -69,7 +70,8 @@ def _groups(session: Session, images: FlatImages, labels: FlatImages | None) -> 
     start = 0
     while start < len(images):
         stop = start + 1
-        most = min(_SWEEP_BATCH, session.config.training.sweep_pixels // math.prod(sizes[start]))
+        pixels = math.prod(sizes[start])
+        most = min(max(_SWEEP_BATCH, _SWEEP_LEAST // pixels), session.config.training.sweep_pixels // pixels)
         while stop < len(images) and stop - start < most and sizes[stop] == sizes[start]:
             stop += 1
         group = torch.stack([images.image(index) for index in range(start, stop)]).to(session.engine.device, dtype)
@@ -77,6 +79,7 @@ def _groups(session: Session, images: FlatImages, labels: FlatImages | None) -> 
         if labels is not None:
             label = torch.stack([labels.raw(index)[0].long() for index in range(start, stop)]).to(session.engine.device)
         yield group, label
+        session.stores.host.release()
         start = stop
 
 
@@ -84,5 +87,6 @@ def _restarted(session: Session, maps: dict[str, PixelMaps]) -> Session:
     """Fresh optimizers and a batch maker that hands out the maps."""
     engine = build_engine(session.config, session.method, session.engine.device, session.world)
     engine.sums = session.engine.sums
+    session.maker.close()
     maker = build_maker(session.config, session.stores, engine, maps)
     return replace(session, engine=engine, maker=maker, stepper=Stepper(session.config, engine, maker))

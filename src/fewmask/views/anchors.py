@@ -23,6 +23,9 @@ class Anchors:
     x: Tensor  # [K, A] int64
     count: Tensor  # [K] int64, filled entries of each row
 
+    def to(self, device: torch.device) -> Anchors:
+        return Anchors(self.index.to(device), self.y.to(device), self.x.to(device), self.count.to(device))
+
     def draw(self, random: Randomness, stream: str, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A class with equal probability, then one of its pixels: image index, y and x, each [N] int64."""
         class_bits, pixel_bits = random.bits(stream, position, 2).unbind(1)  # [N] each

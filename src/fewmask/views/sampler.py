@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fewmask.config import ViewSettings
 from fewmask.errors import ConfigError, DataError
-from fewmask.randomness import Randomness, shuffled
+from fewmask.randomness import Randomness
 from fewmask.types import IGNORE, Batch, FlatImages, PixelMaps, ViewRequest
 from fewmask.views.anchors import find_anchors
+from fewmask.views.choice import Choice
 from fewmask.views.geometry import Center, Windows, draw_windows, inside, sample_images, sample_labels
 from fewmask.views.mixing import box_mask, partners
 from fewmask.views.photometric import color_noise
 from fewmask.views.soft_labels import sample_maps
+from fewmask.views.staging import Staging
 
 
 class BatchMaker:
@@ -49,29 +52,82 @@ class BatchMaker:
         # A batch without unlabeled images draws none of this pool, whatever it holds
         self.pool = unlabeled if request.unlabeled and unlabeled is not None else labeled
         self.settings, self.crop, self.request, self.seed = settings, crop, request, seed
-        self.batch, self.unlabeled_batch = batch, unlabeled_batch if request.unlabeled else 0
-        self.rank, self.world = rank, world
         self.device, self.dtype = device or labeled.values.device, dtype
         self.maps, self.strides = maps or {}, strides or {}
+        unlabeled_batch = unlabeled_batch if request.unlabeled else 0
         _check_settings(settings)
         _check_stores(labeled, labels, unlabeled, request)
-        _check_batches(self.batch, self.unlabeled_batch, world)
+        _check_batches(batch, unlabeled_batch, world)
         if request.mixing != "none":
-            _check_mixing(request, self.unlabeled_batch // world, world, len(self.pool))
-        self.anchors = find_anchors(labels, num_classes) if settings.class_crops > 0 else None
+            _check_mixing(request, unlabeled_batch // world, world, len(self.pool))
+        self.choice = Choice(
+            seed=seed,
+            labeled=len(labeled),
+            unlabeled=len(self.pool),
+            batch=batch,
+            unlabeled_batch=unlabeled_batch,
+            request=request,
+            class_crops=settings.class_crops,
+            anchors=find_anchors(labels, num_classes) if settings.class_crops > 0 else None,
+            rank=rank,
+            world=world,
+        )
+        self.stages: dict[str, Staging] = {}
+
+    def stage_labeled(self, gathered: Callable[[], None] = lambda: None) -> None:
+        """The labeled images stay where they are, and the device gets those of one step; see `stage`."""
+        host, images = self.choice.to(torch.device("cpu")), {"images": self.labeled, "labels": self.labels}
+        stage = Staging(
+            images, {}, lambda step: host.labeled_images(torch.tensor(step))[0], device=self.device, gathered=gathered
+        )
+        self.pool = stage.images["images"] if self.pool is self.labeled else self.pool
+        self.labeled, self.labels = stage.images["images"], stage.images["labels"]
+        self.choice, self.stages["labeled"] = self.choice.to(self.device), stage
+
+    def stage_unlabeled(self, gathered: Callable[[], None] = lambda: None) -> None:
+        """The same for unlabeled images and their maps."""
+        host = self.choice.to(torch.device("cpu"))
+        stage = Staging(
+            {"images": self.pool},
+            self.maps,
+            lambda step: host.unlabeled_images(torch.tensor(step)),
+            device=self.device,
+            gathered=gathered,
+        )
+        self.pool, self.maps, self.stages["unlabeled"] = stage.images["images"], stage.maps, stage
+
+    def stage(self, step: int) -> None:
+        """Bring the staged images of `step` to the device, before its batch is made; the next step's are sent for."""
+        for stage in self.stages.values():
+            stage.hold(step)
+
+    def at(self, step: int) -> Batch:
+        """The batch of any step, staged first where that is needed."""
+        self.stage(step)
+        return self(torch.tensor(step, device=self.labeled.values.device))
+
+    def settle(self) -> None:
+        for stage in self.stages.values():
+            stage.settle()
+
+    def close(self) -> None:
+        for stage in self.stages.values():
+            stage.close()
 
     def __call__(self, step: Tensor) -> Batch:
-        """The batch of `step` [] int64, which lies on the stores' device."""
+        """The batch of `step` [] int64, which lies on the stores' device and is the one that was staged."""
+        self._require_staged(step)
         random, moved = Randomness(self.seed, step), self._moved
-        position, weak_position = self._positions(self.batch), self._weak_positions()
-        windows = self._labeled_windows(random, position)
-        weak_windows = self._unlabeled_windows(random, weak_position)
+        position, weak_position = self.choice.positions(step.device), self.choice.weak_positions(step.device)
+        index, center = self.choice.labeled_images(step)  # [B]
+        windows = self._windows(random, "labeled", position, self.labeled, index, center)
+        weak_windows, weak_index = self._unlabeled_windows(step)
         weak = sample_images(self.pool, weak_windows, self.crop)  # [U, C, H, W]
         box, partner = self._mixing(random, weak_position)
         return Batch(
             image=moved(self._labeled_images(random, position, windows)),
             label=moved(sample_labels(self.labels, windows, self.crop)),
-            image_index=moved(windows.index),
+            image_index=moved(index),
             image_position=moved(position),
             weak=moved(weak),
             valid=moved(inside(weak_windows, self.crop)),
@@ -81,7 +137,7 @@ class BatchMaker:
             ),
             box=moved(box),
             partner=moved(partner),
-            weak_index=moved(weak_windows.index),
+            weak_index=moved(weak_index),
             weak_position=moved(weak_position),
             stored={
                 name: moved(sample_maps(maps, weak_windows, self.crop, self.strides[name]))
@@ -91,16 +147,9 @@ class BatchMaker:
 
     def unlabeled_windows(self, step: Tensor) -> Windows:
         """Where the unlabeled images of `step`'s batch come from; hidden truth is looked up there, never handed out."""
-        return self._unlabeled_windows(Randomness(self.seed, step), self._weak_positions())
-
-    def _labeled_windows(self, random: Randomness, position: Tensor) -> Windows:
-        index = shuffled(self.seed, "labeled", random.step * self.batch + position, len(self.labeled))  # [B]
-        center = None
-        if self.anchors is not None:
-            used = random.uniform("labeled/anchored", position) < self.settings.class_crops
-            anchored, y, x = self.anchors.draw(random, "labeled/anchor", position)
-            index, center = torch.where(used, anchored, index), Center(y, x, used)
-        return self._windows(random, "labeled", position, self.labeled, index, center)
+        self._require_staged(step)
+        windows, index = self._unlabeled_windows(step)
+        return replace(windows, index=index)
 
     def _labeled_images(self, random: Randomness, position: Tensor, windows: Windows) -> Tensor:
         images = sample_images(self.labeled, windows, self.crop)  # [B, C, H, W]
@@ -108,31 +157,32 @@ class BatchMaker:
             images = color_noise(random, "labeled/color", position, images, self.settings)
         return images
 
-    def _unlabeled_windows(self, random: Randomness, position: Tensor) -> Windows:
-        index, size = position, len(self.pool)  # [U]
-        if self.unlabeled_batch:
-            place = random.step * self.unlabeled_batch + self._positions(self.unlabeled_batch)
-            index = shuffled(self.seed, "unlabeled", place, size)
-            if self.request.pairs == "independent":
-                second = shuffled(self.seed, "unlabeled/partner", place, size)
-                index = torch.cat([index, torch.where(second == index, (second + 1) % size, second)])
-            elif self.request.mixing != "none":
-                index = _unlike_pairs(index, size)
-        return self._windows(random, "unlabeled", position, self.pool, index)
+    def _unlabeled_windows(self, step: Tensor) -> tuple[Windows, Tensor]:
+        """Windows into what lies on the device, and which images these are, [U]."""
+        index, position = self.choice.unlabeled_images(step), self.choice.weak_positions(step.device)
+        return self._windows(Randomness(self.seed, step), "unlabeled", position, self.pool, index), index
 
     def _windows(
         self,
         random: Randomness,
-        stream: str,
+        part: str,
         position: Tensor,
         images: FlatImages,
         index: Tensor,
         center: Center | None = None,
     ) -> Windows:
         scale, flip = self.settings.scale, self.settings.flip
+        if part in self.stages:
+            index = torch.arange(len(index), device=index.device)  # the slots have the batch's order
         return draw_windows(
-            random, stream, position, images, index, crop=self.crop, scale=scale, flip=flip, center=center
+            random, part, position, images, index, crop=self.crop, scale=scale, flip=flip, center=center
         )
+
+    def _require_staged(self, step: Tensor) -> None:
+        """On a GPU nobody can ask, but the same callers run on the CPU."""
+        if self.stages and step.device.type == "cpu":
+            held = {stage.held for stage in self.stages.values()}
+            assert held == {int(step)}, f"the batch of step {int(step)} was asked for, and {held} is staged"
 
     def _mixing(self, random: Randomness, position: Tensor) -> tuple[Tensor, Tensor]:
         """Boxes [U, H, W] and partners [U]; without mixing nothing is pasted."""
@@ -145,18 +195,6 @@ class BatchMaker:
                 first
             )
         return box_mask(random, "box", position, self.crop), partners(len(position), position.device)
-
-    def _weak_positions(self) -> Tensor:
-        """Global positions of the unlabeled images; a second draw of partners comes after the first."""
-        position = self._positions(self.unlabeled_batch)
-        if self.request.pairs != "independent":
-            return position
-        return torch.cat([position, position + self.unlabeled_batch])
-
-    def _positions(self, size: int) -> Tensor:
-        """Global positions of this process's share of a batch."""
-        share = size // self.world
-        return torch.arange(self.rank * share, (self.rank + 1) * share, device=self.labeled.values.device)
 
     def _moved(self, tensor: Tensor) -> Tensor:
         dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
@@ -176,18 +214,6 @@ def describe_views(settings: ViewSettings, crop: tuple[int, int], request: ViewR
     parts += [f"color operations ({color}) on {' and '.join(colored)}"] if colored else []
     parts += [f"{request.mixing} mixing"] if request.mixing != "none" else []
     return ", ".join(parts)
-
-
-def _unlike_pairs(index: Tensor, size: int) -> Tensor:
-    """Replace the second of a pair by its successor where both are the same image, as at the end of a pass."""
-    place = torch.arange(len(index), device=index.device)
-    before = index.roll(1)
-    index = torch.where((place % 2 == 1) & (index == before), (index + 1) % size, index)
-    if len(index) % 2 == 0:
-        return index
-    # The last of an odd batch takes its pixels from the one before, which may just have been replaced
-    last = (place == len(index) - 1) & (index == index.roll(1))
-    return torch.where(last, (index + 1) % size, index)
 
 
 def _check_settings(settings: ViewSettings) -> None:
