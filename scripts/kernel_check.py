@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from fewmask.benchmarks.timing import captured, median_ms, release, surroundings
+from fewmask.benchmarks.timing import captured, median_ms, surroundings
 from fewmask.config import NetworkSettings
 from fewmask.networks.build import build_network
 from fewmask.networks.compilation import compile_blocks
@@ -36,6 +36,7 @@ from fewmask.networks.deeplab import ConcatenatedBranches
 from fewmask.networks.dilation import Algorithm, convolved
 from fewmask.networks.folding import FoldedTwin, sharing_copy
 from fewmask.networks.segmentation import SegmentationNetwork
+from fewmask.training.device_memory import release
 
 ALGORITHMS: tuple[Algorithm, ...] = ("direct", "product", "joined", "rows")
 _TRAINED = 3  # a forward pass, and a backward pass of twice its work

@@ -156,6 +156,10 @@ class TrainingSettings(Section):
         "none",
         description="BatchNorm of teachers: own layers, folded into convolutions, or fused with ReLU and shortcut too",
     )
+    forecast: bool = Field(
+        True,
+        description="try up to 10 steps first, put everything back, and say what time and memory the run will take",
+    )
     log_every: PositiveInt = Field(50, description="steps between lines of metrics.jsonl")
     diagnose_every: int = Field(
         100,

@@ -22,6 +22,7 @@ from fewmask.evaluation.inference import Predictor, segment
 from fewmask.evaluation.scoring import ENSEMBLE
 from fewmask.report.pictures import write_confidence_png, write_index_png
 from fewmask.training.checkpoint import write_atomically
+from fewmask.training.device_memory import is_out_of_memory
 from fewmask.training.engine import choose_device, set_tf32
 from fewmask.training.model_file import ModelCard
 from fewmask.training.networks import autocast_logits, load_network, load_networks
@@ -80,14 +81,10 @@ class Segmenter:
         try:
             return self([photo])[0]
         except RuntimeError as error:
-            if not lacks_memory(error):
+            if not is_out_of_memory(error):
                 raise
             what = f"not enough memory for {photo.size[1]}x{photo.size[0]} pixels at once"
             raise DataError(what, where=str(photo.job.source), fix="--tile 512, or a smaller tile") from None
-
-
-def lacks_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def run_predict(
@@ -135,7 +132,7 @@ def _answers(segmenter: Segmenter, photos: list[Photo], failures: list[DataError
             yield from zip(photos, segmenter(photos), strict=True)
             return
         except RuntimeError as error:
-            if not lacks_memory(error):
+            if not is_out_of_memory(error):
                 raise
     for photo in photos:
         try:

@@ -113,9 +113,16 @@ def choose_crop(config: Config, images: FlatImages) -> tuple[int, int]:
 
 
 def build_session(
-    config: Config, dataset: Dataset, stores: Stores, *, device: torch.device, world: World, observer: Observer
+    config: Config,
+    dataset: Dataset,
+    stores: Stores,
+    *,
+    device: torch.device,
+    world: World,
+    observer: Observer,
+    known_checksums: dict[str, str] | None = None,
 ) -> Session:
-    """`config` is already resolved: its crop is set."""
+    """`config` is already resolved: its crop is set. Checksums that are known already spare reading all files again."""
     set_tf32(config.training.tf32)
     # Crops have one size, so the fastest kernels stay so; but a measurement may end otherwise next time
     torch.backends.cudnn.benchmark = device.type == "cuda" and not config.training.deterministic
@@ -145,7 +152,8 @@ def build_session(
     diagnostics = None
     if method.views.unlabeled and config.training.diagnose_every:
         diagnostics = build_diagnostics(config, dataset, stores, observer)
-    return Session(config, dataset, placed, method, engine, maker, stepper, checksums(dataset), diagnostics)
+    sums = known_checksums or checksums(dataset)
+    return Session(config, dataset, placed, method, engine, maker, stepper, sums, diagnostics)
 
 
 def save_memory(method: Method, settings: TrainingSettings) -> None:
