@@ -168,12 +168,25 @@ def _growth(results: Sequence[Result]) -> str:
     return f"{text}\n\n![Growth of the pool](growth.png)" if (PAGE.parent / "growth.png").is_file() else text
 
 
+def _cpu(results: Sequence[Result]) -> str:
+    """The demo's step and predictions, in several ways, and what a step spends its time on."""
+    parts = []
+    for result in results:
+        for head, rows in (("step of `rml`", result["steps"]), ("prediction, per image", result["predictions"])):
+            cells = [[row["way"], f"{row['median_ms']:.4g}", f"{row['least_ms']:.4g}"] for row in rows]
+            parts.append(_table((f"`{result['preset']}`, {head}", "median, ms", "least, ms"), cells))
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in result["shares"].items())
+        parts.append(f"{result['note']} A step's time: {shares}.")
+    return "\n\n".join(parts)
+
+
 _KINDS = (
     ("step", "A training step", _steps),
     ("train", "Training", _training),
     ("predict", "Prediction", _predictions),
     ("data", "Data", _data),
     ("growth", "Growth of the pool", _growth),
+    ("cpu", "The demo on a CPU", _cpu),
 )
 
 

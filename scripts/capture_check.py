@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
-from fewmask.benchmarks.timing import median_ms, release, surroundings
+from fewmask.benchmarks.timing import median_ms, surroundings
 from fewmask.benchmarks.workloads import benchmark_config, benchmark_session
 from fewmask.determinism import deterministic
+from fewmask.training.device_memory import release
 from fewmask.training.engine import choose_device
 from fewmask.training.observer import Observer
 

@@ -148,6 +148,18 @@ class TrainingSettings(Section):
         description="on CUDA, add in one fixed order: a run, captured, compiled or resumed, gives the same bits, "
         "at some cost in speed",
     )
+    branches: Literal["direct", "product", "joined", "rows"] = Field(
+        "direct",
+        description="branches of the deeplabv2 head: convolutions, or matrix products (one each, one for all, by row)",
+    )
+    fold_teachers: Literal["none", "folded", "fused"] = Field(
+        "none",
+        description="BatchNorm of teachers: own layers, folded into convolutions, or fused with ReLU and shortcut too",
+    )
+    forecast: bool = Field(
+        True,
+        description="try up to 10 steps first, put everything back, and say what time and memory the run will take",
+    )
     log_every: PositiveInt = Field(50, description="steps between lines of metrics.jsonl")
     diagnose_every: int = Field(
         100,

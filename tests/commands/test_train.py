@@ -38,6 +38,7 @@ def test_a_finished_run_folder_is_complete(trained: Path, scenes: Path) -> None:
         "model.safetensors",
         "report.html",
         "split.json",
+        "timing.json",
     ]
     card, evaluation = read(trained / "model.json"), read(trained / "evaluation.json")
     best = max(evaluation["networks"], key=lambda name: evaluation["networks"][name]["miou"])

@@ -127,14 +127,15 @@ def test_probabilities_are_upsampled_then_softmaxed_then_averaged() -> None:
 @pytest.mark.parametrize("mode", ["whole", "tiled"])
 def test_segment_gives_the_likeliest_class_and_its_probability(mode: str) -> None:
     options = EvaluationSettings(mode=mode, tile=(16, 16), overlap=0.5, batch=3)
-    image, network = picture(30, 44), per_pixel(5)
-    label, confidence = segment([network], image, options)
-    expected = network(image[None])[0].softmax(0)
+    images, network = torch.stack([picture(30, 44, seed) for seed in (0, 1)]), per_pixel(5)
+    label, confidence = segment([network], images, options)
+    expected = network(images).softmax(1)
     assert label.dtype == torch.uint8
-    assert torch.equal(label.long(), expected.argmax(0))
-    torch.testing.assert_close(confidence, expected.amax(0), atol=1e-6, rtol=0)
-    halved, _ = segment([lambda images: images.flip(1)], torch.eye(3)[:, :, None].expand(3, 3, 8), options, size=(6, 4))
-    assert halved[:, 0].tolist() == [2, 2, 1, 1, 0, 0]
+    assert torch.equal(label.long(), expected.argmax(1))
+    torch.testing.assert_close(confidence, expected.amax(1), atol=1e-6, rtol=0)
+    striped = torch.eye(3)[None, :, :, None].expand(1, 3, 3, 8)
+    halved, _ = segment([lambda images: images.flip(1)], striped, options, size=(6, 4))
+    assert halved[0, :, 0].tolist() == [2, 2, 1, 1, 0, 0]
 
 
 def test_networks_get_no_gradient_tape() -> None:

@@ -15,10 +15,11 @@ from PIL import Image
 
 from fewmask.benchmarks.data import SMALL_NETWORK
 from fewmask.benchmarks.step import batch_call
-from fewmask.benchmarks.timing import median_ms, release, resident_mib
+from fewmask.benchmarks.timing import median_ms, resident_mib
 from fewmask.config import Config
 from fewmask.data.host_memory import available_memory
 from fewmask.settings import resolve
+from fewmask.training.device_memory import release
 from fewmask.training.distributed import World
 from fewmask.training.observer import Observer
 from fewmask.training.pixel_store import map_forms, stored_bytes

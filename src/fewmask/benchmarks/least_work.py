@@ -16,7 +16,7 @@ def forward_flop(network: nn.Module, size: tuple[int, int], channels: int = 3) -
     parameter = next(network.parameters())
     image = torch.zeros(1, channels, *size, device=parameter.device, dtype=parameter.dtype)
     training = network.training
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with FlopCounterMode(display=False) as counter:  # with gradients: a folded twin's kernels are not counted
         network.eval()(image)
     network.train(training)
     return int(counter.get_total_flops())

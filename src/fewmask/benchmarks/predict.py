@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from fewmask.benchmarks.timing import median_ms, peak_memory_gib, reset_peak_memory
+from fewmask.benchmarks.timing import median_ms, peak_memory_gib
 from fewmask.benchmarks.workloads import workload_of
 from fewmask.commands.predict import tiled_settings
 from fewmask.config import Config
 from fewmask.evaluation.inference import predict
 from fewmask.networks.build import build_network
 from fewmask.networks.segmentation import SegmentationNetwork
+from fewmask.training.device_memory import reset_peak
 from fewmask.training.engine import choose_precision, set_tf32
 from fewmask.training.networks import autocast_logits, load_network
 from fewmask.training.run_folder import RunFolder
@@ -29,7 +30,7 @@ def measure_predict(
     size, settings = workload_of(config).size, tiled_settings(config.evaluation, tile)
     network, channels = _network(config, model)
     predictor = autocast_logits(network, device, config.training.precision)
-    reset_peak_memory(device)
+    reset_peak(device)
     rows = []
     for count in BATCHES:
         images = torch.rand(count, channels, *size, generator=torch.Generator().manual_seed(0)).to(device)

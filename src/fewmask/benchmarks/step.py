@@ -12,14 +12,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from fewmask.benchmarks.least_work import least_flop
 from fewmask.benchmarks.reference_step import Learner, ReferenceStep
-from fewmask.benchmarks.timing import (
-    captured,
-    matrix_tflops,
-    median_ms,
-    peak_memory_gib,
-    release,
-    reset_peak_memory,
-)
+from fewmask.benchmarks.timing import captured, matrix_tflops, median_ms, peak_memory_gib
 from fewmask.benchmarks.workloads import LABELED, UNLABELED, benchmark_session, workload_of
 from fewmask.config import Config, OptimizerSettings
 from fewmask.determinism import deterministic
@@ -29,6 +22,7 @@ from fewmask.methods.rml import P0, RMLSettings
 from fewmask.networks.build import build_network
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.settings import read_section
+from fewmask.training.device_memory import release, reset_peak
 from fewmask.training.engine import choose_precision
 from fewmask.training.observer import Observer
 from fewmask.training.optimizers import head_rate
@@ -117,7 +111,7 @@ def _measure_session(config: Config, *, device: torch.device, steps: int, observ
     observer.say(f"{config.preset}: {steps} steps of {config.training.batch} + {unlabeled_batch(config)} images")
     session = benchmark_session(config, device=device, observer=observer)
     release(device)
-    reset_peak_memory(device)
+    reset_peak(device)
     ms = median_ms(session.stepper, steps, device)
     peak = peak_memory_gib(device)
     data_ms = median_ms(batch_call(session), steps, device)

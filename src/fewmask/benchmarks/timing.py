@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import gc
 import os
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -15,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from fewmask.training.device_memory import peak_allocated
 
 WARM_UP = {"cuda": 10, "cpu": 2}  # calls before the clock starts: eager steps, the choice of kernels, the capture
 _MATRIX = {"cuda": (8192, torch.bfloat16), "cpu": (1024, torch.float32)}
@@ -75,30 +74,15 @@ def matrix_tflops(device: torch.device) -> float:
     return 2 * side**3 / taken / 1e9
 
 
-def reset_peak_memory(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
 def peak_memory_gib(device: torch.device) -> float:
-    """Most memory held by tensors since the reset; on the CPU the most that this process ever had in memory."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+    """Most memory held by tensors since the reset; on the CPU by this process."""
+    return peak_allocated(device) / 2**30
 
 
 def resident_mib() -> float:
     """What this process has in main memory now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def release(device: torch.device) -> None:
-    """Give back what no longer has an owner, before the next thing is measured."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def surroundings(device: torch.device, command: str) -> dict[str, Any]:

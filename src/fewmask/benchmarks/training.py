@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from fewmask.benchmarks.step import measure_session
-from fewmask.benchmarks.timing import release
 from fewmask.benchmarks.workloads import benchmark_session
 from fewmask.config import Config
 from fewmask.determinism import deterministic
@@ -18,6 +17,7 @@ from fewmask.errors import ConfigError
 from fewmask.methods.rml import RMLSettings
 from fewmask.settings import read_section
 from fewmask.training.checkpoint import list_checkpoints
+from fewmask.training.device_memory import release
 from fewmask.training.loop import train
 from fewmask.training.observer import Observer
 from fewmask.training.run_folder import RunFolder

@@ -70,14 +70,19 @@ def benchmark_config(name: str, words: Sequence[str] = ()) -> Config:
 
 def benchmark_session(config: Config, *, device: torch.device, observer: Observer) -> Session:
     """Networks, batches with views and soft labels, prototypes and stepper, as training has them after its sweep."""
+    session = session_before_sweep(config, device=device, observer=observer)
+    with tempfile.TemporaryDirectory() as folder:  # a stage keeps the weights that it starts from
+        return begin_stage(session, RunFolder(Path(folder)), 0, observer)
+
+
+def session_before_sweep(config: Config, *, device: torch.device, observer: Observer) -> Session:
+    """What a run has before its first stage."""
     workload = workload_of(config)
     stores = synthetic_stores(workload, seed=config.seed)
     views = config.views.model_copy(update={"crop": choose_crop(config, stores.labeled)})
     config = config.model_copy(update={"views": views})
     dataset = _nameless(workload.num_classes)
-    session = build_session(config, dataset, stores, device=device, world=World(), observer=observer)
-    with tempfile.TemporaryDirectory() as folder:  # a stage keeps the weights that it starts from
-        return begin_stage(session, RunFolder(Path(folder)), 0, observer)
+    return build_session(config, dataset, stores, device=device, world=World(), observer=observer)
 
 
 def synthetic_stores(workload: Workload, *, seed: int, labeled: int = LABELED, unlabeled: int = UNLABELED) -> Stores:

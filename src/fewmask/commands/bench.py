@@ -30,9 +30,10 @@ def step(
 ) -> int:
     """Time the training step of a preset: milliseconds, images/s, TFLOP/s, memory, the share of its data."""
     from fewmask.benchmarks.step import measure_step
-    from fewmask.benchmarks.timing import release, surroundings
+    from fewmask.benchmarks.timing import surroundings
     from fewmask.benchmarks.workloads import benchmark_config, workload_of
     from fewmask.console import ConsoleObserver
+    from fewmask.training.device_memory import release
     from fewmask.training.engine import choose_device
 
     _require_folder(out)
@@ -60,10 +61,11 @@ def train(
     out: options.BenchResult = None,
 ) -> int:
     """Time the training loop, logging, diagnostics and checkpoints included, beside the bare step."""
-    from fewmask.benchmarks.timing import release, surroundings
+    from fewmask.benchmarks.timing import surroundings
     from fewmask.benchmarks.training import first_counted, measure_training
     from fewmask.benchmarks.workloads import benchmark_config, workload_of
     from fewmask.console import ConsoleObserver
+    from fewmask.training.device_memory import release
     from fewmask.training.engine import choose_device
 
     _require_folder(out)

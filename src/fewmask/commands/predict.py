@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,10 +22,23 @@ from fewmask.evaluation.inference import Predictor, segment
 from fewmask.evaluation.scoring import ENSEMBLE
 from fewmask.report.pictures import write_confidence_png, write_index_png
 from fewmask.training.checkpoint import write_atomically
+from fewmask.training.device_memory import is_out_of_memory
 from fewmask.training.engine import choose_device, set_tf32
 from fewmask.training.model_file import ModelCard
 from fewmask.training.networks import autocast_logits, load_network, load_networks
 from fewmask.training.run_folder import RunFolder
+
+_MOST_PIXELS = 2**21  # of several images in one pass; a larger image goes through alone
+Answer = tuple[np.ndarray, np.ndarray]  # class indices and confidences, [H, W] each
+
+
+@dataclass(frozen=True)
+class Photo:
+    """An image that was read."""
+
+    job: Job
+    image: Tensor  # [C, H, W] as the network gets it
+    size: tuple[int, int]  # the file's own
 
 
 @dataclass(frozen=True)
@@ -37,21 +51,40 @@ class Segmenter:
     max_pixels: int
     device: torch.device
 
-    def __call__(self, source: Path) -> tuple[np.ndarray, np.ndarray]:
-        """Class indices and confidences of an image file, [H, W] each, at the file's own size."""
-        array = read_image(source, max_pixels=self.max_pixels)
+    def read(self, job: Job) -> Photo:
+        array = read_image(job.source, max_pixels=self.max_pixels)
         size = (array.shape[0], array.shape[1])
         if self.card.resize is not None:
             array = resize_image(array, self.card.resize)
-        image = model_input(array, self.card.channels, source).to(self.device)
+        return Photo(job, model_input(array, self.card.channels, job.source), size)
+
+    def groups(self, photos: Iterable[Photo]) -> Iterator[list[Photo]]:
+        """Neighbors of equal size, as many as one pass may see."""
+        group: list[Photo] = []
+        for photo in photos:
+            most = min(self.settings.batch, _MOST_PIXELS // math.prod(photo.size))
+            if group and (photo.size != group[0].size or len(group) >= most):
+                yield group
+                group = []
+            group.append(photo)
+        if group:
+            yield group
+
+    def __call__(self, photos: Sequence[Photo]) -> list[Answer]:
+        """What the model says about images of equal size, at the files' own size."""
+        images = torch.stack([photo.image for photo in photos]).to(self.device)
+        label, confidence = segment(self.predictors, images, self.settings, photos[0].size)
+        return list(zip(label.cpu().numpy(), confidence.cpu().numpy(), strict=True))
+
+    def alone(self, photo: Photo) -> Answer:
+        """One image, or an error that says what would take less memory."""
         try:
-            label, confidence = segment(self.predictors, image, self.settings, size)
+            return self([photo])[0]
         except RuntimeError as error:
-            if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            if not is_out_of_memory(error):
                 raise
-            what = f"not enough memory for {size[1]}x{size[0]} pixels at once"
-            raise DataError(what, where=str(source), fix="--tile 512, or a smaller tile") from None
-        return label.cpu().numpy(), confidence.cpu().numpy()
+            what = f"not enough memory for {photo.size[1]}x{photo.size[0]} pixels at once"
+            raise DataError(what, where=str(photo.job.source), fix="--tile 512, or a smaller tile") from None
 
 
 def run_predict(
@@ -70,19 +103,42 @@ def run_predict(
     _make_folder(out)
     failures: list[DataError] = []
     with ConsoleObserver() as observer:
-        for done, job in enumerate(jobs, start=1):
-            try:
-                answer = segmenter(job.source)
-            except DataError as error:
-                failures.append(error)
-            else:
-                _write(job, *answer, segmenter.card)
+        done = 0
+        for photos in segmenter.groups(_readable(jobs, segmenter, failures)):
+            for photo, answer in _answers(segmenter, photos, failures):
+                _write(photo.job, *answer, segmenter.card)
+            done += len(photos)
             observer.advance("predicting", done, len(jobs))
+        observer.advance("predicting", len(jobs), len(jobs))  # with those that could not be read
         observer.say(f"{len(jobs) - len(failures)} of {len(jobs)} masks in {out}")
         for failure in failures:
             fix = f" ({failure.fix})" if failure.fix else ""
             observer.warn(f"not predicted: {failure.where}: {failure.what}{fix}")
     return 1 if failures else 0
+
+
+def _readable(jobs: Sequence[Job], segmenter: Segmenter, failures: list[DataError]) -> Iterator[Photo]:
+    for job in jobs:
+        try:
+            yield segmenter.read(job)
+        except DataError as error:
+            failures.append(error)
+
+
+def _answers(segmenter: Segmenter, photos: list[Photo], failures: list[DataError]) -> Iterator[tuple[Photo, Answer]]:
+    """All at once, or one by one where they do not fit into memory together."""
+    if len(photos) > 1:
+        try:
+            yield from zip(photos, segmenter(photos), strict=True)
+            return
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+    for photo in photos:
+        try:
+            yield photo, segmenter.alone(photo)
+        except DataError as error:
+            failures.append(error)
 
 
 def load_segmenter(

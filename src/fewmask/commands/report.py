@@ -64,7 +64,7 @@ def picture_rows(session: Session, predictors: Mapping[str, Predictor], count: i
         image = images.image(index).to(session.engine.device)
         size = (int(labels.height[index]), int(labels.width[index]))
         answers = [
-            segment([predictor], image, session.config.evaluation, size)[0].cpu().numpy()
+            segment([predictor], image[None], session.config.evaluation, size)[0][0].cpu().numpy()
             for predictor in predictors.values()
         ]
         picture = _picture(image)

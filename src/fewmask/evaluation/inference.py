@@ -120,11 +120,11 @@ def predict(
 
 def segment(
     networks: Sequence[Predictor],
-    image: Tensor,
+    images: Tensor,
     settings: EvaluationSettings,
     size: tuple[int, int] | None = None,
     device: torch.device | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The label map (uint8) and the probability of that label (float32) of one image [C, H, W], both [H, W]."""
-    confidence, label = predict(networks, image[None], settings, size, device)[0].max(dim=0)
+    """Label maps (uint8) and the probability of these labels (float32) of images [N, C, H, W], both [N, H, W]."""
+    confidence, label = predict(networks, images, settings, size, device).max(dim=1)
     return label.to(torch.uint8), confidence

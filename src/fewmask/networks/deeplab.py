@@ -6,10 +6,12 @@ Dilation rates are given at stride 8 and scaled with the stride, so that a branc
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fewmask.networks.dilation import Algorithm, convolved
 from fewmask.networks.heads import Head, small_normal
 
 RATES = (6, 12, 18, 24)
@@ -46,10 +48,21 @@ class ConcatenatedBranches(nn.Module):
         self.branches = nn.ModuleList(nn.Sequential(*branch, nn.ReLU(inplace=True)) for branch in branches)
         self.excitation = SqueezeExcitation(len(branches) * width)
         self.merge = nn.Sequential(*_normalized(_convolution(len(branches) * width, width, 3)))  # no activation
+        self.algorithm: Algorithm = "direct"
 
     def forward(self, features: Tensor) -> Tensor:
-        stacked = torch.cat([branch(features) for branch in self.branches], dim=1)  # [N, 5 * width, h, w]
+        parts: list[Any] = [tuple(branch.children()) for branch in self.branches]  # convolution, GroupNorm, ReLU
+        wide = convolved(features, [layer for layer, _, _ in parts], self.algorithm)
+        followed = [relu(norm(maps)) for (_, norm, relu), maps in zip(parts, wide, strict=True)]
+        stacked = torch.cat(followed, dim=1)  # [N, 5 * width, h, w]
         return self.merge(self.excitation(stacked))  # [N, width, h, w]
+
+
+def choose_algorithm(network: nn.Module, algorithm: Algorithm) -> None:
+    """How the branches of the paper's head are computed; other heads stay as they are."""
+    for module in network.modules():
+        if isinstance(module, ConcatenatedBranches):
+            module.algorithm = algorithm
 
 
 class SummedBranches(nn.Module):

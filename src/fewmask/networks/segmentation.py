@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,22 @@ from fewmask.randomness import Noise
 from fewmask.types import Prediction
 
 
+class Twin(Protocol):
+    """Answers for a network in eval mode, without noise and gradients; never part of its state."""
+
+    @property
+    def watched(self) -> bool: ...
+
+    def __call__(self, images: Tensor) -> Prediction: ...
+
+
 class SegmentationNetwork(nn.Module):
     """A backbone and a head. Only `noise` makes a pass random; train() and eval() govern BatchNorm alone."""
 
     mean: Tensor  # [C, 1, 1]
     std: Tensor  # [C, 1, 1]
     temperature: float | None = None  # of distances between its features; None where their scale must be measured
+    twin: Twin | None = None  # a faster way to the same answers, set where one is wanted (networks/folding.py)
 
     def __init__(
         self,
@@ -78,12 +88,18 @@ class SegmentationNetwork(nn.Module):
     def forward(self, images: Tensor, noise: Noise | None = None) -> Prediction:
         """images [N, C, H, W] in [0, 1]; one row of noise per image. Without noise the pass is deterministic."""
         self._check_noise(images, noise)
+        if self.twin is not None and self._twin_knows(noise):
+            return self.twin(images)
         maps = self.backbone((images - self.mean) / self.std, noise)  # [N, C', h, w]
         features = _full_precision(self.head.embedding(maps))  # [N, D, h, w]
         # Scores are compared with thresholds such as 0.95, which bfloat16 cannot tell from its neighbors.
         with torch.autocast(images.device.type, enabled=False):
             logits = self.head.classifier(dropped_out(features, noise, self.dropout))  # [N, K, h, w]
         return Prediction(logits, features)
+
+    def _twin_knows(self, noise: Noise | None) -> bool:
+        assert self.twin is not None
+        return noise is None and not (self.training or torch.is_grad_enabled() or self.twin.watched)
 
     def _check_noise(self, images: Tensor, noise: Noise | None) -> None:
         if noise is None:

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
-
 from fewmask.config import Config
 from fewmask.errors import TrainingError
 from fewmask.learning.schedules import rate_factor
 from fewmask.training.checkpoint import CheckpointWriter
+from fewmask.training.device_memory import is_out_of_memory, release
 from fewmask.training.observer import Observer
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.scores import validate
@@ -40,6 +39,7 @@ def train(session: Session, folder: RunFolder, observer: Observer, start: int) -
             for step in range(start, total):
                 if session.method.needs_baseline and step % session.config.training.steps == 0:
                     session = begin_stage(session, folder, step // session.config.training.steps, observer)
+                    release(session.engine.device)  # the last stage's graph
                 with _memory_explained(session, step):
                     session.stepper(step)
                 _after_step(session, folder, observer, stop, writer, step + 1)
@@ -54,8 +54,7 @@ def _memory_explained(session: Session, step: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # On the CPU it is a plain RuntimeError of the allocator.
-        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+        if not is_out_of_memory(error):
             raise
         raise TrainingError(
             f"out of memory in step {step}: {str(error).split('. ')[0]}",

@@ -12,6 +12,7 @@ from fewmask.evaluation.inference import Predictor
 from fewmask.evaluation.scoring import ENSEMBLE
 from fewmask.methods.method import learner_of
 from fewmask.methods.table import method_class
+from fewmask.networks.folding import FoldedTwin
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.checkpoint import load_newest
 from fewmask.training.engine import choose_precision
@@ -51,14 +52,17 @@ def load_network(folder: RunFolder, name: str | None) -> tuple[SegmentationNetwo
 
 
 def autocast_logits(network: SegmentationNetwork, device: torch.device, precision: str = "auto") -> Predictor:
-    """The network as evaluation sees it: in eval mode on the device, without gradients."""
-    network.to(device).eval()
+    """The network as evaluation sees it: in eval mode on the device, without gradients, its weights as they are now."""
+    network.to(device=device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     dtype = next(network.parameters()).dtype
     bf16 = choose_precision(precision, device) == "bf16"
+    answer = network
+    if device.type == "cpu":
+        answer = FoldedTwin(network, dtype=torch.bfloat16 if bf16 else None, fused=True).network
 
     @torch.inference_mode()
     def logits(images: Tensor) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            return network(images.to(device, dtype)).logits
+            return answer(images.to(device, dtype, memory_format=torch.channels_last)).logits
 
     return logits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -56,6 +57,14 @@ def empty_maps(form: MapForm, images: FlatImages, host: HostMemory | None = None
     else:
         values = (host or HostMemory()).empty(name, shape, row.dtype)
     return PixelMaps(values, cells.cumsum(0) - cells, height, width, form.code, form.classes)
+
+
+def uniform_maps(form: MapForm, images: FlatImages, host: HostMemory | None = None, name: str = "") -> PixelMaps:
+    """Maps of the size that a sweep's will have, before there was one: every class is as likely."""
+    maps = empty_maps(form, images, host, name)
+    row = torch.full((1, form.classes), -math.log(form.classes))
+    maps.values[:] = CODES[form.code].encode(row).to(maps.values.device)
+    return maps
 
 
 def write_maps(maps: PixelMaps, first: int, log_probability: Tensor) -> None:

@@ -8,6 +8,7 @@ from fewmask.methods.method import learner_of
 from fewmask.networks.build import network_report
 from fewmask.networks.recomputation import recomputed_modules
 from fewmask.settings import SectionType
+from fewmask.training.forecast import Forecast
 from fewmask.training.learners import learner_config
 from fewmask.training.optimizers import head_rate
 from fewmask.training.pixel_store import map_forms
@@ -17,7 +18,7 @@ from fewmask.types import FlatImages
 from fewmask.views.sampler import describe_views
 
 
-def describe_plan(session: Session, start: int) -> str:
+def describe_plan(session: Session, start: int, forecast: Forecast | None = None) -> str:
     """Data, network, method, optimizer and steps, a line each, with what was decided on the user's behalf."""
     config, dataset, stores = session.config, session.dataset, session.stores
     assert config.views.crop is not None
@@ -34,6 +35,7 @@ def describe_plan(session: Session, start: int) -> str:
         ("steps", _steps_line(session, start)),
         *_memory_rows(session),
         *_stored_rows(session),
+        *_forecast_rows(forecast),
         *(("note", note) for note in dataset.notes),
     ]
     if not dataset.val:
@@ -90,6 +92,10 @@ def _memory_rows(session: Session) -> Iterator[tuple[str, str]]:
             "memory",
             f"{parts}; {per_part if live else 'no live BatchNorm, so the update is that of the whole batch'}",
         )
+
+
+def _forecast_rows(forecast: Forecast | None) -> list[tuple[str, str]]:
+    return [] if forecast is None else [("time", forecast.time_line()), ("memory", forecast.memory_line())]
 
 
 def _network_rows(session: Session) -> Iterator[tuple[str, str]]:

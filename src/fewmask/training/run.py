@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,16 @@ from fewmask.evaluation.confusion import Scores
 from fewmask.evaluation.scoring import evaluation_json, select
 from fewmask.methods.method import learner_of
 from fewmask.methods.table import method_class
+from fewmask.training.baselines import Baseline, baseline_session, baselines_of
 from fewmask.training.checkpoint import load_newest, remove_temporaries, save_checkpoint
+from fewmask.training.costs import Costs
+from fewmask.training.device_memory import peak_reserved, release, reset_peak
 from fewmask.training.distributed import join_world
 from fewmask.training.engine import choose_device
+from fewmask.training.forecast import Forecast, comparison, comparison_line
+from fewmask.training.foresight import foresee
 from fewmask.training.initialize import check_starts, initialize_from, initialize_learners
-from fewmask.training.learners import baseline_config, baseline_groups, check_learners, learner_config
+from fewmask.training.learners import check_learners, learner_config
 from fewmask.training.loop import Pace, train
 from fewmask.training.model_file import ModelCard, save_model
 from fewmask.training.observer import Observer
@@ -48,6 +54,7 @@ class Outcome:
     scores: dict[str, Scores]
     selected: str
     pace: Pace
+    peak: int  # most bytes of memory after the plan was printed, baselines included
 
 
 def run_training(
@@ -93,12 +100,36 @@ def _run_on(
 
 
 def _run(
-    session: Session, folder: RunFolder, *, resume: bool, starts: Mapping[str, Path], observer: Observer
+    session: Session,
+    folder: RunFolder,
+    *,
+    resume: bool,
+    starts: Mapping[str, Path],
+    observer: Observer,
+    known: Costs | None = None,
 ) -> Outcome:
-    session, start = _prepare(session, folder, resume=resume, starts=starts, observer=observer)
-    observer.say(describe_plan(session, start))
+    """`known` are the costs of such a session, where they were measured already."""
+    session, start, baselines = _prepare(session, folder, resume=resume, starts=starts, observer=observer)
+    forecast = foresee(session, start, observer, baselines, known)
+    observer.say(describe_plan(session, start, forecast))
+    began = time.perf_counter()
+    peak = 0
+    if baselines:
+        peak = _train_baselines(session, folder, baselines, forecast, observer)
+    reset_peak(session.engine.device)
     session, pace = train(session, folder, observer, start)
-    return _finish(session, folder, pace, observer)
+    outcome = _finish(session, folder, pace, peak, observer)
+    _compare(outcome, forecast, time.perf_counter() - began, observer)
+    return outcome
+
+
+def _compare(outcome: Outcome, forecast: Forecast | None, seconds: float, observer: Observer) -> None:
+    """Keep what was foreseen beside what came, and say it; a run that was finished already keeps what it has."""
+    if outcome.session.world.main and outcome.pace.steps:
+        content = comparison(forecast, seconds=seconds, peak=outcome.peak)
+        outcome.folder.write_json(outcome.folder.timing.name, content)
+    if forecast is not None:
+        observer.say(comparison_line(forecast, seconds=seconds, peak=outcome.peak))
 
 
 def open_checked(config: Config, observer: Observer) -> Dataset:
@@ -118,8 +149,8 @@ def open_checked(config: Config, observer: Observer) -> Dataset:
 
 def _prepare(
     session: Session, folder: RunFolder, *, resume: bool, starts: Mapping[str, Path], observer: Observer
-) -> tuple[Session, int]:
-    """Start or continue the run folder; the session and the step to go on from."""
+) -> tuple[Session, int, list[Baseline]]:
+    """Start or continue the run folder; the session, the step to go on from, and the baselines to train before."""
     main = session.world.main
     if resume and session.world.any(main and folder.config.exists(), session.engine.device):
         return _continue(session, folder, observer)
@@ -128,14 +159,14 @@ def _prepare(
     if not starts and session.method.needs_baseline:
         if main:
             folder.start(session.config, split_record(session.dataset))
-        return _start_from_baselines(session, folder, observer), 0
+        return session, 0, baselines_of(session, folder)
     for line in initialize_learners(session.method, starts):
         observer.say(line)
     _save_start(session, folder)
     if main:
         folder.start(session.config, split_record(session.dataset))
     session.world.barrier()
-    return session, 0
+    return session, 0, []
 
 
 def _save_start(session: Session, folder: RunFolder) -> None:
@@ -146,32 +177,33 @@ def _save_start(session: Session, folder: RunFolder) -> None:
     session.world.barrier()
 
 
-def _start_from_baselines(session: Session, folder: RunFolder, observer: Observer) -> Session:
-    _train_baselines(session, folder, observer)
+def _train_baselines(
+    session: Session,
+    folder: RunFolder,
+    baselines: Sequence[Baseline],
+    forecast: Forecast | None,
+    observer: Observer,
+) -> int:
+    """Supervised runs inside the run folder, from which the networks then start; the most bytes they needed."""
+    measured = forecast.baselines if forecast else (None,) * len(baselines)
+    peaks = []
+    for index, (each, costs) in enumerate(zip(baselines, measured, strict=True)):
+        observer.say(f"baseline {index + 1}: {each.config.training.steps} supervised steps")
+        alone = baseline_session(session, each, observer)
+        outcome = _run(alone, each.folder, resume=True, starts={}, observer=observer, known=costs)
+        observer.say(initialize_from(session.method, outcome.folder.path, each.names))
+        peaks.append(outcome.peak)
+    del alone, outcome
+    release(session.engine.device)  # a captured step's memory
     _save_start(session, folder)
-    return session
+    return max(peaks)
 
 
-def _train_baselines(session: Session, folder: RunFolder, observer: Observer) -> None:
-    """Supervised runs inside the run folder, one for all learners or one for each."""
-    method = session.method
-    for index, names in enumerate(baseline_groups(session.config, method)):
-        config = baseline_config(session.config, learner_of(names[0]), seed=session.config.seed + index)
-        observer.say(f"baseline {index + 1}: {config.training.steps} supervised steps")
-        below = RunFolder(folder.path / (f"baseline_{index + 1}" if index else "baseline"))
-        engine = session.engine
-        alone = build_session(
-            config, session.dataset, session.stores, device=engine.device, world=engine.world, observer=observer
-        )
-        outcome = _run(alone, below, resume=True, starts={}, observer=observer)
-        observer.say(initialize_from(method, outcome.folder.path, names))
-
-
-def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[Session, int]:
+def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[Session, int, list[Baseline]]:
     _require_same(folder.read_config(), session.config)
     state = load_newest(folder.checkpoints, observer.warn)
     if state is None and session.method.needs_baseline:  # stopped while its baselines were trained
-        return _start_from_baselines(session, folder, observer), 0
+        return session, 0, baselines_of(session, folder)
     start = 0 if state is None else int(state["step"])
     if start > session.total_steps:
         raise CheckpointError(
@@ -191,7 +223,7 @@ def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[
         folder.write_config(session.config)
     session.world.barrier()
     observer.say(f"continuing {folder.path} after step {start}")
-    return session, start
+    return session, start, []
 
 
 def _require_same(old: Config, new: Config) -> None:
@@ -224,7 +256,7 @@ def _differences(before: Any, now: Any, prefix: str = "") -> list[str]:
     return [] if before == now else [prefix]
 
 
-def _finish(session: Session, folder: RunFolder, pace: Pace, observer: Observer) -> Outcome:
+def _finish(session: Session, folder: RunFolder, pace: Pace, peak: int, observer: Observer) -> Outcome:
     """Score every predictor, choose what ships on held-out labels, write the model."""
     scores = validate(session, observer)
     candidates = {name: each for name, each in scores.items() if name in session.method.predictors}
@@ -246,4 +278,5 @@ def _finish(session: Session, folder: RunFolder, pace: Pace, observer: Observer)
         )
         save_model(folder.path, session.method.networks()[selected], card)
     session.world.barrier()
-    return Outcome(folder, session, scores, selected, pace)
+    peak = max(peak, peak_reserved(session.engine.device))
+    return Outcome(folder, session, scores, selected, pace, peak)

@@ -52,6 +52,11 @@ class RunFolder:
         return self.path / "evaluation.json"
 
     @property
+    def timing(self) -> Path:
+        """Seconds and peak memory, as foreseen and as they came."""
+        return self.path / "timing.json"
+
+    @property
     def report(self) -> Path:
         return self.path / "report.html"
 

@@ -22,11 +22,13 @@ from fewmask.methods.method import Method
 from fewmask.methods.table import create_method
 from fewmask.networks.build import build_network
 from fewmask.networks.compilation import compile_blocks
+from fewmask.networks.deeplab import choose_algorithm
 from fewmask.networks.recomputation import recompute_blocks, split_passes
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.diagnostics import Diagnostics
 from fewmask.training.distributed import World, check_divisible, sync_batch_norms
 from fewmask.training.engine import Engine, choose_precision, set_tf32
+from fewmask.training.folded_teachers import fold_teachers
 from fewmask.training.learners import learner_config, optimizer_settings
 from fewmask.training.observer import Observer
 from fewmask.training.optimizers import build_optimizer
@@ -111,9 +113,16 @@ def choose_crop(config: Config, images: FlatImages) -> tuple[int, int]:
 
 
 def build_session(
-    config: Config, dataset: Dataset, stores: Stores, *, device: torch.device, world: World, observer: Observer
+    config: Config,
+    dataset: Dataset,
+    stores: Stores,
+    *,
+    device: torch.device,
+    world: World,
+    observer: Observer,
+    known_checksums: dict[str, str] | None = None,
 ) -> Session:
-    """`config` is already resolved: its crop is set."""
+    """`config` is already resolved: its crop is set. Checksums that are known already spare reading all files again."""
     set_tf32(config.training.tf32)
     # Crops have one size, so the fastest kernels stay so; but a measurement may end otherwise next time
     torch.backends.cudnn.benchmark = device.type == "cuda" and not config.training.deterministic
@@ -129,8 +138,10 @@ def build_session(
     method.to(device=device, dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if world.size > 1:
         sync_batch_norms(method)
+    choose_algorithm(method, config.training.branches)
+    twins = fold_teachers(method, config.training, device)
     if config.training.compile and device.type == "cuda":
-        for network in method.networks().values():
+        for network in (*method.networks().values(), *twins):
             compile_blocks(network)
     save_memory(method, config.training)
     engine = build_engine(config, method.train(), device, world)
@@ -141,7 +152,8 @@ def build_session(
     diagnostics = None
     if method.views.unlabeled and config.training.diagnose_every:
         diagnostics = build_diagnostics(config, dataset, stores, observer)
-    return Session(config, dataset, placed, method, engine, maker, stepper, checksums(dataset), diagnostics)
+    sums = known_checksums or checksums(dataset)
+    return Session(config, dataset, placed, method, engine, maker, stepper, sums, diagnostics)
 
 
 def save_memory(method: Method, settings: TrainingSettings) -> None:

@@ -19,7 +19,7 @@ from fewmask.training.state import load_method, method_state
 from fewmask.training.stepper import Stepper
 from fewmask.types import FlatImages, PixelMaps
 
-_SWEEP_BATCH = 8
+SWEEP_BATCH = 8
 _SWEEP_LEAST = 2**16  # pixels: of small images more share a pass, or its calls would cost more than its work
 
 
@@ -29,13 +29,13 @@ def begin_stage(session: Session, folder: RunFolder, stage: int, observer: Obser
     if session.world.main:
         save_checkpoint(folder.stages, stage, method_state(session.method), keep=session.method.stages)
     session.world.barrier()
-    return _restarted(session, sweep(session, observer))
+    return restarted(session, sweep(session, observer))
 
 
 def rejoin_stage(session: Session, folder: RunFolder, stage: int, observer: Observer) -> Session:
     """The session of a stage that was interrupted: the same sweep over the same weights gives the same soft labels."""
     load_method(session.method, load_checkpoint(folder.stages / f"step_{stage:08d}.pt"))
-    return _restarted(session, sweep(session, observer))
+    return restarted(session, sweep(session, observer))
 
 
 def sweep(session: Session, observer: Observer) -> dict[str, PixelMaps]:
@@ -71,7 +71,7 @@ def _groups(session: Session, images: FlatImages, labels: FlatImages | None) -> 
     while start < len(images):
         stop = start + 1
         pixels = math.prod(sizes[start])
-        most = min(max(_SWEEP_BATCH, _SWEEP_LEAST // pixels), session.config.training.sweep_pixels // pixels)
+        most = min(max(SWEEP_BATCH, _SWEEP_LEAST // pixels), session.config.training.sweep_pixels // pixels)
         while stop < len(images) and stop - start < most and sizes[stop] == sizes[start]:
             stop += 1
         group = torch.stack([images.image(index) for index in range(start, stop)]).to(session.engine.device, dtype)
@@ -83,7 +83,7 @@ def _groups(session: Session, images: FlatImages, labels: FlatImages | None) -> 
         start = stop
 
 
-def _restarted(session: Session, maps: dict[str, PixelMaps]) -> Session:
+def restarted(session: Session, maps: dict[str, PixelMaps]) -> Session:
     """Fresh optimizers and a batch maker that hands out the maps."""
     engine = build_engine(session.config, session.method, session.engine.device, session.world)
     engine.sums = session.engine.sums

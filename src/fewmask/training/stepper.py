@@ -57,6 +57,11 @@ class Stepper:
             self._replay()
         self.done, self.ready = self.done + 1, step + 1
 
+    @property
+    def settled_after(self) -> int:
+        """Steps until the pace is the lasting one."""
+        return _WARM_UP + 1 if self.captures else 1
+
     def _compute(self) -> None:
         if not self.ahead:
             self.engine.step(self.maker(self.maker_step()), self.progress)

@@ -1,0 +1,124 @@
+"""How long a run will take and how much memory it needs: measured costs times what the settings say will happen.
+
+    seconds = steps * step + stages * (sweep + restart) + looks * diagnosis + saves * checkpoint + scorings * validation
+
+A step includes everything from the choice of images to the teachers' update; what is left out (lines of metrics, the
+model file, the report) takes well below a percent. Time that was spent before the forecast is said, such as reading
+images and compiling, is not in it. Peak memory is what the tried steps, sweep, validation and save needed: each of them
+was done once, on the largest images, in the order of a run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fewmask.config import TrainingSettings
+from fewmask.training.costs import Costs
+
+_TOLD = 0.01  # parts that take a smaller share of the time are summed up
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that happens `count` times."""
+
+    what: str
+    count: int
+    each: float  # seconds
+
+    @property
+    def seconds(self) -> float:
+        return self.count * self.each
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.count} x {duration(self.each)}"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    parts: tuple[Part, ...]
+    peak: int  # bytes
+    capacity: int
+    baselines: tuple[Costs | None, ...] = ()  # what was measured of each baseline that will be trained first
+
+    @property
+    def seconds(self) -> float:
+        return sum(part.seconds for part in self.parts)
+
+    def time_line(self) -> str:
+        told = [part for part in self.parts if part.seconds >= _TOLD * self.seconds]
+        rest = self.seconds - sum(part.seconds for part in told)
+        words = [*map(str, told), *([f"the rest {duration(rest)}"] if rest > 0 else [])]
+        return f"{', '.join(words)}: about {duration(self.seconds)} in all"
+
+    def memory_line(self) -> str:
+        return f"peak about {gibibytes(self.peak)} of {gibibytes(self.capacity)}"
+
+
+def run_parts(
+    training: TrainingSettings,
+    costs: Costs,
+    *,
+    start: int,
+    total: int,
+    staged: bool,
+    dropped: bool = False,
+    prefix: str = "",
+) -> tuple[Part, ...]:
+    """What happens from step `start` on. `dropped`: the session that was measured is not the one that will run."""
+    steps = training.steps
+    stages = math.ceil(total / steps) - math.ceil(start / steps) if staged else 0  # those that have not begun
+    stage_ends = happening(start, total, steps)
+    regular = happening(start, total, training.checkpoint_every)
+    both = happening(start, total, math.lcm(steps, training.checkpoint_every))
+    parts = (
+        Part("steps", total - start, costs.step),
+        Part("sweeps", stages, costs.sweep),
+        Part("starts of a stage" if staged else "start", stages or int(dropped), costs.restart),
+        Part("looks at pseudo labels", happening(start, total, training.diagnose_every), costs.diagnosis),
+        Part("checkpoints", regular + stage_ends - both + stages, costs.checkpoint),
+        Part("validations", happening(start, total, training.evaluate_every) + 1, costs.validation),
+    )
+    return tuple(Part(f"{prefix}{part.what}", part.count, part.each) for part in parts if part.count and part.each)
+
+
+def happening(start: int, total: int, every: int) -> int:
+    """How many of the steps after `start`, up to `total`, are multiples of `every`; 0 is never."""
+    return total // every - start // every if every else 0
+
+
+def comparison(forecast: Forecast | None, *, seconds: float, peak: int) -> dict[str, Any]:
+    """What timing.json holds: what was foreseen, and what came."""
+    foreseen = {
+        "seconds": forecast.seconds if forecast else None,
+        "peak_bytes": forecast.peak if forecast else None,
+        "parts": [{"what": part.what, "count": part.count, "each": part.each} for part in forecast.parts]
+        if forecast
+        else [],
+    }
+    return {"predicted": foreseen, "actual": {"seconds": seconds, "peak_bytes": peak}}
+
+
+def comparison_line(forecast: Forecast, *, seconds: float, peak: int) -> str:
+    time = f"{duration(seconds)} (forecast {duration(forecast.seconds)})"
+    return f"took {time}, peak {gibibytes(peak)} (forecast {gibibytes(forecast.peak)})"
+
+
+def largest_peak(costs: Sequence[Costs | None]) -> int:
+    return max((each.peak for each in costs if each is not None), default=0)
+
+
+def duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def gibibytes(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB"

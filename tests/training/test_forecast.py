@@ -1,0 +1,118 @@
+"""The forecast's arithmetic, against numbers computed by hand."""
+
+import pytest
+import torch
+
+from fewmask.config import TrainingSettings
+from fewmask.training.costs import Costs, restart_seconds, whole_pass
+from fewmask.training.forecast import (
+    Forecast,
+    Part,
+    comparison,
+    comparison_line,
+    duration,
+    happening,
+    largest_peak,
+    run_parts,
+)
+from fewmask.types import FlatImages
+
+COSTS = Costs(step=0.047, restart=2.0, diagnosis=0.1, checkpoint=1.0, sweep=12.0, validation=8.0, peak=7)
+STAGES = TrainingSettings(steps=2500, checkpoint_every=1000, diagnose_every=100, evaluate_every=2000)
+
+
+def counts(start: int, total: int = 5000, staged: bool = True, **more: object) -> dict[str, int]:
+    parts = run_parts(STAGES, COSTS, start=start, total=total, staged=staged, **more)
+    return {part.what: part.count for part in parts}
+
+
+def sized(*sizes: tuple[int, int]) -> FlatImages:
+    height, width = torch.tensor(sizes).T
+    return FlatImages(torch.zeros(0), torch.zeros(len(sizes)), height, width, channels=3)
+
+
+def test_two_stages_from_the_start():
+    """Checkpoints: 5 by their number, 2 ends of stages of which one is among them, and one at the start of each."""
+    parts = run_parts(STAGES, COSTS, start=0, total=5000, staged=True)
+    assert {part.what: part.count for part in parts} == {
+        "steps": 5000,
+        "sweeps": 2,
+        "starts of a stage": 2,
+        "looks at pseudo labels": 50,
+        "checkpoints": 8,
+        "validations": 3,
+    }
+    assert Forecast(parts, 0, 0).seconds == pytest.approx(235 + 24 + 4 + 5 + 8 + 24)
+
+
+def test_the_rest_of_an_interrupted_run():
+    """From the middle of the second stage nothing is swept any more."""
+    assert counts(2600) == {"steps": 2400, "looks at pseudo labels": 24, "checkpoints": 3, "validations": 2}
+    assert counts(2500)["sweeps"] == 1
+    assert counts(2400)["sweeps"] == 1
+
+
+def test_a_baseline_starts_anew_after_it_was_measured():
+    found = counts(0, 2500, staged=False, dropped=True, prefix="baseline ")
+    assert found["baseline start"] == 1
+    assert "baseline sweeps" not in found
+    assert "start" not in counts(0, 2500, staged=False)
+
+
+def test_what_costs_nothing_is_no_part():
+    parts = run_parts(STAGES, Costs(step=0.5), start=0, total=10, staged=False)
+    assert [(part.what, part.count, part.each) for part in parts] == [("steps", 10, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("start", "total", "every", "wanted"), [(0, 10, 5, 2), (5, 10, 5, 1), (4, 9, 5, 1), (0, 9, 0, 0)]
+)
+def test_what_happens_every_so_many_steps(start: int, total: int, every: int, wanted: int):
+    assert (
+        happening(start, total, every)
+        == wanted
+        == sum(every > 0 and step % every == 0 for step in range(start + 1, total + 1))
+    )
+
+
+def test_another_start_does_not_compile_again():
+    """Warm-up of 60, 2, 1 and 5 s at a lasting pace of 0.5 s: 2 + 2 + 1 + 5 - 4 * 0.5."""
+    assert restart_seconds([60.0, 2.0, 1.0, 5.0], 0.5) == pytest.approx(8.0)
+    assert restart_seconds([0.5, 0.5], 0.6) == 0.0
+
+
+def test_a_pass_goes_by_pixels_and_by_sizes():
+    """200 pixels of one size: 3 s, then 1 s. 800 pixels of two sizes: 2 * 2 s more for new sizes, and 4 s."""
+    tried = sized((10, 10), (10, 10))
+    images = sized((10, 10), (10, 10), (20, 10), (20, 10), (20, 10))
+    assert whole_pass(3.0, 1.0, tried=tried, images=images) == pytest.approx(8.0)
+    assert whole_pass(1.0, 1.0, tried=tried, images=tried) == pytest.approx(1.0)
+
+
+def test_the_lines_of_the_plan():
+    parts = (Part("baseline steps", 4000, 0.015), Part("steps", 5000, 0.047), Part("checkpoints", 3, 0.1))
+    forecast = Forecast(parts, int(6.1 * 2**30), int(139.8 * 2**30))
+    told = "baseline steps 4000 x 15 ms, steps 5000 x 47 ms, the rest 300 ms: about 5 min in all"
+    assert forecast.time_line() == told
+    assert forecast.memory_line() == "peak about 6.1 GiB of 139.8 GiB"
+    assert comparison_line(forecast, seconds=310, peak=2**33).startswith("took 5 min (forecast 5 min), peak 8.0 GiB")
+
+
+def test_the_file_has_both():
+    forecast = Forecast((Part("steps", 4, 0.5),), 7, 9)
+    assert comparison(forecast, seconds=2.5, peak=8) == {
+        "predicted": {"seconds": 2.0, "peak_bytes": 7, "parts": [{"what": "steps", "count": 4, "each": 0.5}]},
+        "actual": {"seconds": 2.5, "peak_bytes": 8},
+    }
+
+
+def test_the_peak_is_that_of_the_largest_part():
+    assert largest_peak([None, COSTS, Costs(step=1.0, peak=9)]) == 9
+    assert largest_peak([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wanted"), [(0.047, "47 ms"), (3.21, "3.2 s"), (61, "61 s"), (540, "9 min"), (8_100, "2 h 15 min")]
+)
+def test_durations(seconds: float, wanted: str):
+    assert duration(seconds) == wanted

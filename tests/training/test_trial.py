@@ -1,0 +1,142 @@
+"""Steps on trial leave nothing behind: the run that follows is the run without them, bit for bit."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fewmask.training import costs
+from fewmask.training.costs import measure
+from fewmask.training.run import run_training
+from fewmask.training.run_folder import RunFolder
+from fewmask.training.session import Session
+from fewmask.training.trial import on_trial
+from tests.training.runs import NOISY, Heard, assert_same_run, tiny_config, tiny_session, train_here
+
+STEPS = 6
+WORDS = (f"training.steps={STEPS}", "training.checkpoint_every=4", "training.log_every=2", "training.diagnose_every=3")
+OFF = "training.forecast=false"
+KINDS = {
+    "supervised": ("settings.dropout=0.5",),
+    "supervised_adamw": ("optimizer.name=adamw", "optimizer.clip=1.0"),
+    "mean_teacher": NOISY,
+    "no_momentum": ("optimizer.momentum=0.0",),
+}
+
+
+@pytest.fixture(autouse=True)
+def short_runs_look_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "SHARE", 1)
+
+
+def method_of(kind: str) -> str:
+    return "supervised" if kind.startswith("supervised") else "mean_teacher"
+
+
+def bits(session: Session) -> dict[str, torch.Tensor]:
+    """Everything that training may change, as bytes: the sign of a zero counts."""
+    found = dict(session.method.state_dict(keep_vars=False))
+    found |= {name: buffer for name, buffer in session.method.named_buffers() if name not in found}
+    found |= {f"sums {name}": pair for name, pair in session.engine.sums.items()}
+    for name, optimizer in session.engine.optimizers.items():
+        for index, state in optimizer.state_dict()["state"].items():
+            found |= {f"{name} {index} {key}": value for key, value in state.items() if value is not None}
+    return {name: tensor.detach().flatten().clone().view(torch.uint8) for name, tensor in found.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_run_is_the_same_to_the_last_bit(data: Path, tmp_path: Path, kind: str):
+    words = (*WORDS, *KINDS[kind])
+    train_here(data, tmp_path / "off", *words, OFF, method=method_of(kind))
+    heard = train_here(data, tmp_path / "on", *words, method=method_of(kind))
+    assert f"steps {STEPS} x" in next(line for line in heard.lines if "  time  " in line)
+    if kind == "no_momentum":  # keeps no optimizer state to compare
+        assert (tmp_path / "on" / "metrics.jsonl").read_bytes() == (tmp_path / "off" / "metrics.jsonl").read_bytes()
+    else:
+        assert_same_run(tmp_path / "on", tmp_path / "off")
+
+
+@pytest.mark.parametrize("kind", ["supervised", "supervised_adamw", "mean_teacher"])
+def test_what_is_put_back_gives_the_same_first_steps(data: Path, kind: str):
+    tried, plain = (tiny_session(data, *WORDS, *KINDS[kind], method=method_of(kind)) for _ in range(2))
+    before = bits(tried)
+    places = {name: tensor.data_ptr() for name, tensor in tried.method.state_dict().items()}
+    with on_trial(tried.engine):
+        measure(tried, 0, 4)
+        assert any(not torch.equal(now, before[name]) for name, now in bits(tried).items() if name in before)
+    assert all(torch.equal(bits(tried)[name], value) for name, value in before.items())
+    assert {name: tensor.data_ptr() for name, tensor in tried.method.state_dict().items()} == places
+    for step in range(2):
+        for session in (tried, plain):
+            session.stepper(step)
+        one, other = bits(tried), bits(plain)
+        assert one.keys() == other.keys()
+        assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def test_a_resumed_run_looks_ahead_too(data: Path, tmp_path: Path):
+    """Here the optimizer has its state already, and it is put back."""
+    more = (*NOISY, "training.keep=9")
+    for name, *switch in (("off", OFF), ("on",)):
+        train_here(data, tmp_path / name, *WORDS, *more, *switch)
+        longer = (*more, *WORDS[1:], *switch, "training.steps=10")
+        heard = train_here(data, tmp_path / name, *longer, resume=True)
+    assert any("steps 4 x" in line for line in heard.lines)
+    assert_same_run(tmp_path / "on", tmp_path / "off")
+
+
+def test_an_error_on_trial_puts_everything_back(data: Path):
+    session = tiny_session(data, *WORDS, *NOISY)
+    before = bits(session)
+    with pytest.raises(KeyError):
+        _failing_trial(session)
+    assert all(torch.equal(bits(session)[name], value) for name, value in before.items())
+    assert session.engine.found == []
+
+
+def _failing_trial(session: Session) -> None:
+    with on_trial(session.engine):
+        session.stepper(0)
+        raise KeyError
+
+
+def test_rml_is_foreseen_with_its_baseline_before_both(data: Path, tmp_path: Path):
+    baseline, said = 5, {}
+    for name, *switch in (("off", OFF), ("on",)):
+        heard = Heard()
+        config = tiny_config(data, *WORDS, "data.labels=4", *switch, method="rml")
+        config = config.model_copy(update={"baseline": {"training": {"steps": baseline}}})
+        run_training(config, tmp_path / name, device="cpu", resume=False, init=None, observer=heard)
+        said[name] = heard.lines
+    assert_same_run(tmp_path / "on", tmp_path / "off")
+    assert_same_run(tmp_path / "on" / "baseline", tmp_path / "off" / "baseline")
+    for name in ("stages/step_00000000.pt", "stages/step_00000001.pt"):
+        assert (tmp_path / "on" / name).read_bytes() == (tmp_path / "off" / name).read_bytes()
+    plan = said["on"][0]  # before anything was trained
+    assert f"baseline steps {baseline} x" in plan
+    assert f", steps {2 * STEPS} x" in plan
+    timing = json.loads(RunFolder(tmp_path / "on").timing.read_text())
+    assert {"baseline steps", "steps", "sweeps", "checkpoints"} <= {
+        part["what"] for part in timing["predicted"]["parts"]
+    }
+    total = sum(part["count"] * part["each"] for part in timing["predicted"]["parts"])
+    assert timing["predicted"]["seconds"] == pytest.approx(total)
+    assert timing["actual"]["seconds"] > 0
+    assert timing["actual"]["peak_bytes"] > 2**20
+    without = json.loads(RunFolder(tmp_path / "off").timing.read_text())
+    assert without["predicted"]["seconds"] is None
+    assert without["actual"]["seconds"] > 0
+
+
+def test_short_runs_and_finished_ones_are_not_tried(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    session = tiny_session(data, "training.steps=10")
+    assert costs.trial_steps(10, session.stepper) == 10
+    assert costs.trial_steps(1, session.stepper) == 0  # the first step is never the lasting pace
+    monkeypatch.setattr(costs, "SHARE", 50)
+    assert [costs.trial_steps(left, session.stepper) for left in (0, 99, 100, 499, 500, 90_000)] == [0, 0, 2, 9, 10, 10]
+    heard = train_here(data, tmp_path / "run", "training.steps=3")
+    assert not any("  time  " in line for line in heard.lines)
+    kept = RunFolder(tmp_path / "run").timing.read_bytes()
+    train_here(data, tmp_path / "run", "training.steps=3", resume=True)
+    assert RunFolder(tmp_path / "run").timing.read_bytes() == kept
