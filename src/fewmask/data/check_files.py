@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from fewmask.data.masks import decode_mask, is_color, read_raw_mask
 from fewmask.data.paths import outside_root, relative
 from fewmask.data.problem import DataProblem
 from fewmask.data.reading import read_image_and_header
+from fewmask.data.threads import map_in_threads
 from fewmask.errors import DataError
 
 
@@ -49,8 +48,7 @@ def examine(
     def one(item: tuple[str, Sample]) -> SampleFacts:
         return _sample_facts(root, *item, coding, max_pixels)
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return list(pool.map(one, samples))
+    return list(map_in_threads(one, samples, 8))
 
 
 def problem(error: DataError, root: Path) -> Finding:

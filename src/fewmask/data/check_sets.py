@@ -37,9 +37,10 @@ def channel_findings(root: Path, facts: Sequence[SampleFacts]) -> Findings:
     channels = most_common([image.channels for _, image in images])
     depth = most_common([image.depth for _, image in images])
     training = [image.channels for item, image in images if item.split in ("labeled", "unlabeled")]
+    largest = max(training or [image.channels for _, image in images], default=0)
     for item, image in images:
         path = relative(root, item.sample.image)
-        if image.channels > max(training, default=image.channels):
+        if image.channels > largest:
             message = f"the image has {_channel_text(image.channels)}, the training images have {channels}"
             yield (
                 "error",

@@ -7,9 +7,7 @@ not depend on their timing.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +21,7 @@ from fewmask.data.imagefile import MAX_PIXELS, Header, read_header
 from fewmask.data.masks import read_mask
 from fewmask.data.problem import DataProblem
 from fewmask.data.reading import read_image
+from fewmask.data.threads import map_in_threads
 from fewmask.types import IGNORE, FlatImages
 
 Size = tuple[int, int]
@@ -215,11 +214,10 @@ class _Buffer:
 def _mapped(function: Callable[[Item], Result], items: Sequence[Item], progress: Advance | None = None) -> list[Result]:
     """function over items with a few threads; the error of the first item that fails is raised."""
     results = []
-    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        for result in pool.map(function, items):
-            results.append(result)
-            if progress:
-                progress(len(results), len(items))
+    for result in map_in_threads(function, items, _THREADS):
+        results.append(result)
+        if progress:
+            progress(len(results), len(items))
     return results
 
 
