@@ -32,6 +32,7 @@ class SegmentationNetwork(nn.Module):
     mean: Tensor  # [C, 1, 1]
     std: Tensor  # [C, 1, 1]
     temperature: float | None = None  # of distances between its features; None where their scale must be measured
+    frozen_norm: bool = False  # BatchNorm keeps its statistics, also in train mode
     twin: Twin | None = None  # a faster way to the same answers, set where one is wanted (networks/folding.py)
 
     def __init__(
