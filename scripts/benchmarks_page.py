@@ -180,9 +180,28 @@ def _cpu(results: Sequence[Result]) -> str:
     return "\n\n".join(parts)
 
 
+def _forecasts(results: Sequence[Result]) -> str:
+    head = ("run", "steps", "foreseen, s", "took, s", "off by", "foreseen peak, GiB", "peak, GiB", "off by")
+    rows = [
+        [
+            f"`{result['preset']}`",
+            f"{result['steps']:,}",
+            f"{result['predicted_seconds']:.1f}",
+            f"{result['seconds']:.1f}",
+            f"{result['time_error_percent']:+.1f} %",
+            f"{result['predicted_peak_gib']:.2f}",
+            f"{result['peak_gib']:.2f}",
+            f"{result['memory_error_percent']:+.1f} %",
+        ]
+        for result in results
+    ]
+    return f"What the plan said after up to 10 steps on trial, and what came.\n\n{_table(head, rows)}"
+
+
 _KINDS = (
     ("step", "A training step", _steps),
     ("train", "Training", _training),
+    ("forecast", "Forecasts", _forecasts),
     ("predict", "Prediction", _predictions),
     ("data", "Data", _data),
     ("growth", "Growth of the pool", _growth),

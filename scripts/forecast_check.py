@@ -1,7 +1,7 @@
 """Holds forecasts against what comes: `python scripts/forecast_check.py --preset camvid --steps 200 [key=value ...]`.
 
 For each preset, over synthetic images of its data set's size: 10 steps on trial, then one stage of `--steps` real ones
-with its sweep, checkpoints and diagnostics; prints one JSON object per preset with both and their errors in percent.
+with its sweep, checkpoints and diagnostics. Prints one JSON object per preset with both and their errors in percent.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def check(preset: str, words: list[str], *, steps: int, device: torch.device) ->
         seconds = time.perf_counter() - began
     foreseen = Forecast(parts, costs.peak, 0)
     return {
+        "benchmark": "forecast",
         "preset": preset,
         "steps": steps,
         "predicted_seconds": foreseen.seconds,
@@ -67,14 +68,19 @@ def main() -> None:
     parser.add_argument("--preset", action="append", required=True)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, help="write all of them to this file, too")
     parser.add_argument("words", nargs="*", help="key=value settings")
     asked = parser.parse_args()
     device = choose_device(asked.device)
+    results = []
     for preset in asked.preset:
         release(device)
         found = check(preset, asked.words, steps=asked.steps, device=device)
-        sys.stdout.write(json.dumps(found | surroundings(device, " ".join(sys.argv))) + "\n")
+        results.append(found | surroundings(device, f"python {' '.join(sys.argv)}"))
+        sys.stdout.write(json.dumps(results[-1]) + "\n")
         sys.stdout.flush()
+        if asked.out:
+            asked.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
