@@ -172,7 +172,12 @@ def _cpu(results: Sequence[Result]) -> str:
     """The demo's step and predictions, in several ways, and what a step spends its time on."""
     parts = []
     for result in results:
-        for head, rows in (("step of `rml`", result["steps"]), ("prediction, per image", result["predictions"])):
+        tables = {
+            "step of `rml`": "steps",
+            "step of `rml` by the clock": "clock",
+            "prediction, per image": "predictions",
+        }
+        for head, rows in ((head, result[key]) for head, key in tables.items()):
             cells = [[row["way"], f"{row['median_ms']:.4g}", f"{row['least_ms']:.4g}"] for row in rows]
             parts.append(_table((f"`{result['preset']}`, {head}", "median, ms", "least, ms"), cells))
         shares = ", ".join(f"{name} {share:.0%}" for name, share in result["shares"].items())
