@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,25 +31,10 @@ def step(
 ) -> int:
     """Time the training step of a preset: milliseconds, images/s, TFLOP/s, memory, the share of its data."""
     from fewmask.benchmarks.step import measure_step
-    from fewmask.benchmarks.timing import surroundings
-    from fewmask.benchmarks.workloads import benchmark_config, workload_of
-    from fewmask.console import ConsoleObserver
-    from fewmask.training.device_memory import release
-    from fewmask.training.engine import choose_device
 
-    _require_folder(out)
-    configs = [benchmark_config(name, words or []) for name in preset]
-    for config in configs:
-        workload_of(config)  # what is wrong with the last preset is said before the first is measured
-    target = choose_device(device)
     command = _command("step", words, preset=preset, reference=reference, steps=steps, device=device)
-    results = []
-    with ConsoleObserver() as observer:
-        for config in configs:
-            measured = measure_step(config, device=target, steps=steps, reference=reference, observer=observer)
-            results.append(measured | surroundings(target, command))
-            release(target)
-    return _hand_over(results, as_json, out)
+    measure = partial(measure_step, steps=steps, reference=reference)
+    return _hand_over(_trained(preset, words, measure, device, command, out), as_json, out)
 
 
 @app.command(epilog="Example: fewmask bench train --preset paper-cityscapes --steps 5600")
@@ -61,27 +47,12 @@ def train(
     out: options.BenchResult = None,
 ) -> int:
     """Time the training loop, logging, diagnostics and checkpoints included, beside the bare step."""
-    from fewmask.benchmarks.timing import surroundings
-    from fewmask.benchmarks.training import first_counted, measure_training
-    from fewmask.benchmarks.workloads import benchmark_config, workload_of
-    from fewmask.console import ConsoleObserver
-    from fewmask.training.device_memory import release
-    from fewmask.training.engine import choose_device
+    from fewmask.benchmarks.training import measure_training
 
-    _require_folder(out)
-    configs = [benchmark_config(name, words or []) for name in preset]
-    for config in configs:
-        workload_of(config)
-        first_counted(config, steps)
-    target = choose_device(device)
     command = _command("train", words, preset=preset, steps=steps, device=device)
-    results = []
-    with ConsoleObserver() as observer:
-        for config in configs:
-            measured = measure_training(config, device=target, steps=steps, observer=observer)
-            results.append(measured | surroundings(target, command))
-            release(target)
-    return _hand_over(results, as_json, out)
+    return _hand_over(
+        _trained(preset, words, partial(measure_training, steps=steps), device, command, out), as_json, out
+    )
 
 
 @app.command(epilog="Example: fewmask bench predict --preset camvid --device cpu")
@@ -161,6 +132,33 @@ def data(
 
         draw_growth(results[0], picture)
     return _hand_over(results, as_json, out)
+
+
+def _trained(
+    presets: Sequence[str],
+    words: Sequence[str] | None,
+    measure: Callable[..., dict[str, Any]],
+    device: str | None,
+    command: str,
+    out: Path | None,
+) -> list[dict[str, Any]]:
+    """`measure` of each preset's session, one after the other."""
+    from fewmask.benchmarks.timing import surroundings
+    from fewmask.benchmarks.workloads import benchmark_config, workload_of
+    from fewmask.console import ConsoleObserver
+    from fewmask.training.device_memory import release
+    from fewmask.training.engine import choose_device
+
+    _require_folder(out)
+    configs = [benchmark_config(name, words or []) for name in presets]
+    for config in configs:
+        workload_of(config)  # what is wrong with the last preset is said before the first is measured
+    target, results = choose_device(device), []
+    with ConsoleObserver() as observer:
+        for config in configs:
+            results.append(measure(config, device=target, observer=observer) | surroundings(target, command))
+            release(target)
+    return results
 
 
 def _require_folder(file: Path | None) -> None:
