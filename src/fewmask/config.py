@@ -145,8 +145,8 @@ class TrainingSettings(Section):
     )
     deterministic: bool = Field(
         False,
-        description="on CUDA, add in one fixed order: a run, captured, compiled or resumed, gives the same bits, "
-        "at some cost in speed",
+        description="on CUDA, add in one fixed order: meant to give the same bits whether captured or not, resumed "
+        "or not",
     )
     branches: Literal["direct", "product", "joined", "rows"] = Field(
         "direct",

@@ -8,12 +8,11 @@ import statistics
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from fewmask.training.device_memory import peak_allocated
+from fewmask.training.device_memory import held, peak_allocated
 
 WARM_UP = {"cuda": 10, "cpu": 2}  # calls before the clock starts: eager steps, the choice of kernels, the capture
 _MATRIX = {"cuda": (8192, torch.bfloat16), "cpu": (1024, torch.float32)}
@@ -81,8 +80,7 @@ def peak_memory_gib(device: torch.device) -> float:
 
 def resident_mib() -> float:
     """What this process has in main memory now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return held(torch.device("cpu")) / 2**20
 
 
 def surroundings(device: torch.device, command: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ Labels = Annotated[
     _option("--labels", metavar="N", text="Use 46 or 1/8 of the masks; the other images count as unlabeled."),
 ]
 Deterministic = Annotated[
-    bool, _flag("--deterministic", "On a GPU, the same weights from the same run, bit for bit; slower.", panel=_MORE)
+    bool, _flag("--deterministic", "On a GPU, add in one fixed order, for the same weights again.", panel=_MORE)
 ]
 Resume = Annotated[bool, _flag("--resume", "Go on with the run in --out.")]
 Seed = Annotated[int | None, _option("--seed", metavar="N", text="Seed of everything that is drawn.")]

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from fewmask.data.host_memory import available_memory
+
 
 def reset_peak(device: torch.device) -> None:
     """Count from here on; on a CPU without /proc the peak stays that of the whole process."""
@@ -43,11 +45,7 @@ def available(device: torch.device) -> int:
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return capacity(device)
+    return available_memory()
 
 
 def held(device: torch.device) -> int:
