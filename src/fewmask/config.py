@@ -148,13 +148,15 @@ class TrainingSettings(Section):
         description="on CUDA, add in one fixed order: meant to give the same bits whether captured or not, resumed "
         "or not",
     )
-    branches: Literal["direct", "product", "joined", "rows"] = Field(
-        "direct",
-        description="branches of the deeplabv2 head: convolutions, or matrix products (one each, one for all, by row)",
+    branches: Literal["auto", "direct", "joined"] = Field(
+        "auto",
+        description="branches of the students' deeplabv2 heads: a convolution each, or one matrix product for all; "
+        "auto: joined in compiled bf16 steps on CUDA",
     )
-    fold_teachers: Literal["none", "folded", "fused"] = Field(
-        "none",
-        description="BatchNorm of teachers: own layers, folded into convolutions, or fused with ReLU and shortcut too",
+    fold_teachers: Literal["auto", "none", "folded", "fused"] = Field(
+        "auto",
+        description="BatchNorm of teachers: own layers, folded into convolutions, or fused with ReLU and shortcut too; "
+        "auto: fused in compiled bf16 steps on CUDA, unless they are deterministic",
     )
     forecast: bool = Field(
         True,

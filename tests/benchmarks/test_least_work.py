@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fewmask.benchmarks.least_work import forward_flop, least_flop
 from fewmask.benchmarks.workloads import benchmark_config, workload_of
 from fewmask.networks.build import build_network
+from fewmask.networks.compilation import compile_blocks
+from fewmask.networks.model_noise import gated_blocks
 from tests.miniature import make_method
+from tests.networks.small import images
+from tests.networks.small import network as small
 
 
 def small_network() -> nn.Module:
@@ -23,6 +30,23 @@ def test_a_network_counted_by_hand():
     first, second, third = 6 * 8 * 8 * 3 * 9, 3 * 4 * 4 * 8, 5 * 4 * 3 * 4  # multiplications, each with an addition
     assert forward_flop(network, (6, 8)) == 2 * (first + second + third)
     assert network.training
+
+
+def test_compiled_blocks_stay_compiled_after_counting():
+    calls = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        return lambda *inputs: (calls.append(graph), graph(*inputs))[1]
+
+    network = small()
+    compile_blocks(network, backend=backend)
+    blocks = len(gated_blocks(network)) + 1  # and the head
+    with torch.no_grad():
+        network(images(1, 3, 32, 32))
+        assert len(calls) == blocks
+        forward_flop(network, (32, 32))
+        network(images(1, 3, 32, 32))
+    assert len(calls) == 2 * blocks
 
 
 def test_students_count_three_passes_and_teachers_one():

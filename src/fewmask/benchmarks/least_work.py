@@ -16,7 +16,9 @@ def forward_flop(network: nn.Module, size: tuple[int, int], channels: int = 3) -
     parameter = next(network.parameters())
     image = torch.zeros(1, channels, *size, device=parameter.device, dtype=parameter.dtype)
     training = network.training
-    with FlopCounterMode(display=False) as counter:  # with gradients: a folded twin's kernels are not counted
+    # Eager: torch 2.11 gives up compiled code for good once a counter has watched it. With gradients: a folded twin's
+    # kernels are not counted.
+    with torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
         network.eval()(image)
     network.train(training)
     return int(counter.get_total_flops())

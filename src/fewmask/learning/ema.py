@@ -54,10 +54,23 @@ def ema_update(teacher: nn.Module, student: nn.Module, decay: float | Tensor, bu
     averaged = [buffers == "averaged" and buffer.is_floating_point() for buffer in slow_buffers]
     slow += [buffer for buffer, average in zip(slow_buffers, averaged, strict=True) if average]
     fast += [buffer for buffer, average in zip(fast_buffers, averaged, strict=True) if average]
+    _move(slow, fast, decay)
+    own = [buffers == "weak" and buffer.is_floating_point() for buffer in slow_buffers]
+    copied = [not (average or kept) for average, kept in zip(averaged, own, strict=True)]
+    _copy(list(compress(slow_buffers, copied)), list(compress(fast_buffers, copied)))
+
+
+def _move(slow: list[Tensor], fast: list[Tensor], decay: float | Tensor) -> None:
+    if not isinstance(decay, Tensor):
+        torch._foreach_lerp_(slow, fast, 1 - decay)  # one pass over the weights
+        return
     step = list(torch._foreach_sub(fast, slow))
     torch._foreach_mul_(step, 1 - decay)
     torch._foreach_add_(slow, step)
-    own = [buffers == "weak" and buffer.is_floating_point() for buffer in slow_buffers]
-    copied = [not (average or kept) for average, kept in zip(averaged, own, strict=True)]
-    if any(copied):
-        torch._foreach_copy_(list(compress(slow_buffers, copied)), list(compress(fast_buffers, copied)))
+
+
+def _copy(slow: list[Tensor], fast: list[Tensor]) -> None:
+    """All tensors of one type at once: a list of several types would be a copy for each tensor on the GPU."""
+    for dtype in {tensor.dtype: None for tensor in slow}:
+        chosen = [tensor.dtype == dtype for tensor in slow]
+        torch._foreach_copy_(list(compress(slow, chosen)), list(compress(fast, chosen)))

@@ -110,6 +110,7 @@ class RobustMutualLearning(LearnerPair):
     def step(self, batch: Batch, progress: Progress) -> Step:
         """Algorithm 1, one iteration."""
         joining = joining_images(batch, progress.step, self.settings.labeled_every)
+        decay = warmed_decay(self.settings.decay, progress.step) if self.settings.warmup else self.settings.decay
         denoised = []
         for learner in (0, 1):
             yield Lane(learner)
@@ -125,20 +126,20 @@ class RobustMutualLearning(LearnerPair):
             labeled, unlabeled = logits.split([len(batch.image), len(mixed)])
             loss = self.labeled_loss(labeled, batch.label)  # Eq. 1
             yield Update(name, loss + self._mutual_loss(unlabeled, self._taught_by(learner, targets)))
-        yield Join()
 
-        for prototypes, each in zip(self.prototypes, denoised, strict=True):
+        for learner, (prototypes, each) in enumerate(zip(self.prototypes, denoised, strict=True)):
+            yield Lane(learner)
             sums = yield Reduce(each.sums)  # [K, D + 1], over ranks
             assert sums is not None
             prototypes.move(sums, self.settings.momentum)  # Eq. 12
-
-        decay = warmed_decay(self.settings.decay, progress.step) if self.settings.warmup else self.settings.decay
-        for teacher, student, each in zip(self.teachers, self.students, denoised, strict=True):
+        for learner, (teacher, student) in enumerate(zip(self.teachers, self.students, strict=True)):
+            yield Lane(learner)
             ema_update(teacher, student, decay, self.settings.buffers)
-            if each.inputs:
-                moments = yield Reduce(torch.cat([*each.inputs]))
+            if denoised[learner].inputs:
+                moments = yield Reduce(torch.cat([*denoised[learner].inputs]))
                 assert moments is not None
                 move_statistics(teacher, moments)
+        yield Join()
         one, other = (each.probability for each in denoised)
         apart = total_variation(one, other)  # [U, h, w]
         yield Measure("coupling/total_variation", apart.sum(), torch.ones_like(apart).sum())

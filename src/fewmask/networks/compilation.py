@@ -7,11 +7,15 @@ import torch
 from fewmask.networks.model_noise import gated_blocks
 from fewmask.networks.segmentation import SegmentationNetwork
 
+# Inductor would leave the head in torch's own layout, since its convolutions have far fewer channels behind than before
+# them, and turn their weights at every step; and the many small kernels, such as a cast per weight, become few.
+_OPTIONS = {"force_layout_optimization": True, "combo_kernels": True}
 _MOST_VARIANTS = 128  # kinds of blocks, in train and eval mode, at a few batch sizes; dynamo stops at 8 otherwise
 
 
 def compile_blocks(network: SegmentationNetwork, backend: str = "inductor") -> None:
     """Compile each block by itself: blocks of one kind share their code, so a deep network costs hardly more time."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_VARIANTS)
+    options = _OPTIONS if backend == "inductor" else None
     for module in (*gated_blocks(network), network.head.embedding):
-        module.compile(dynamic=False, backend=backend)
+        module.compile(dynamic=False, backend=backend, options=options)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fewmask.networks.dilation import Algorithm, convolved
+from fewmask.networks.dilation import joined
 from fewmask.networks.heads import Head, small_normal
 
 RATES = (6, 12, 18, 24)
@@ -48,21 +48,22 @@ class ConcatenatedBranches(nn.Module):
         self.branches = nn.ModuleList(nn.Sequential(*branch, nn.ReLU(inplace=True)) for branch in branches)
         self.excitation = SqueezeExcitation(len(branches) * width)
         self.merge = nn.Sequential(*_normalized(_convolution(len(branches) * width, width, 3)))  # no activation
-        self.algorithm: Algorithm = "direct"
+        self.joined = False  # branches as one matrix product (networks/dilation.py)
 
     def forward(self, features: Tensor) -> Tensor:
         parts: list[Any] = [tuple(branch.children()) for branch in self.branches]  # convolution, GroupNorm, ReLU
-        wide = convolved(features, [layer for layer, _, _ in parts], self.algorithm)
+        layers = [layer for layer, _, _ in parts]
+        wide = joined(features, layers) if self.joined else [layer(features) for layer in layers]
         followed = [relu(norm(maps)) for (_, norm, relu), maps in zip(parts, wide, strict=True)]
         stacked = torch.cat(followed, dim=1)  # [N, 5 * width, h, w]
         return self.merge(self.excitation(stacked))  # [N, width, h, w]
 
 
-def choose_algorithm(network: nn.Module, algorithm: Algorithm) -> None:
-    """How the branches of the paper's head are computed; other heads stay as they are."""
+def join_branches(network: nn.Module, wanted: bool = True) -> None:
+    """Let the paper's head compute its branches at once; other heads stay as they are."""
     for module in network.modules():
         if isinstance(module, ConcatenatedBranches):
-            module.algorithm = algorithm
+            module.joined = wanted
 
 
 class SummedBranches(nn.Module):

@@ -95,13 +95,18 @@ class FoldedTwin:
         torch._foreach_mul_(scales, [_scale(norm) for norm in norms])  # [D] each
         shifts = torch._foreach_mul([_center(*source) for source in self.sources], scales)
         torch._foreach_neg_(shifts)
-        for layer, (convolution, norm), scale, shift in zip(self.layers, self.sources, scales, shifts, strict=True):
+        torch._foreach_add_(shifts, [_shift(norm) for norm in norms])
+        torch._foreach_copy_([layer.bias for layer in self.layers], shifts)
+        for layer, (convolution, _), scale in zip(self.layers, self.sources, scales, strict=True):
             torch.mul(convolution.weight, scale[:, None, None, None], out=layer.weight)  # and rounded, in one kernel
-            layer.bias.copy_(shift if norm.bias is None else shift + norm.bias)
 
 
 def _scale(norm: Any) -> Tensor:
     return norm.running_var.new_ones(norm.num_features) if norm.weight is None else norm.weight
+
+
+def _shift(norm: Any) -> Tensor:
+    return norm.running_mean.new_zeros(norm.num_features) if norm.bias is None else norm.bias
 
 
 def _center(convolution: Any, norm: Any) -> Tensor:

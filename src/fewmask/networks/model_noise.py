@@ -40,11 +40,16 @@ class PassNoise:
         if min(survival) >= 1.0:
             return
         draws = noise.uniform("depth", len(survival))  # [N, gates]
-        filled = [torch.full((1,), each, dtype=torch.float64, device=draws.device) for each in survival]
-        rate = torch.cat(filled)  # filled on the device: a copy from the host cannot be captured
+        rate = _on_device(survival, draws.device)
         keeps = ((draws < rate) / rate).unbind(1)  # [N] each
         for gate, keep, each in zip(self.gates, keeps, survival, strict=True):
             gate.keep = keep if each < 1.0 else None
+
+
+def _on_device(rates: list[float], device: torch.device) -> Tensor:
+    """[1] where all are alike, else [gates]; filled on the device, as a copy from the host cannot be captured."""
+    alike = rates[:1] if len(set(rates)) == 1 else rates
+    return torch.cat([torch.full((1,), each, dtype=torch.float64, device=device) for each in alike])
 
 
 class ResidualGate(nn.Module):

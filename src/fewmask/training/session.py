@@ -22,18 +22,17 @@ from fewmask.methods.method import Method
 from fewmask.methods.table import create_method
 from fewmask.networks.build import build_network
 from fewmask.networks.compilation import compile_blocks
-from fewmask.networks.deeplab import choose_algorithm
 from fewmask.networks.recomputation import recompute_blocks, split_passes
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.diagnostics import Diagnostics
 from fewmask.training.distributed import World, check_divisible, sync_batch_norms
 from fewmask.training.engine import Engine, choose_precision, set_tf32
-from fewmask.training.folded_teachers import fold_teachers
 from fewmask.training.learners import learner_config, optimizer_settings
 from fewmask.training.observer import Observer
 from fewmask.training.optimizers import build_optimizer
 from fewmask.training.pixel_store import map_forms, stored_bytes
 from fewmask.training.placement import Stores, place_stores, stage_elsewhere
+from fewmask.training.rewriting import rewrite_networks
 from fewmask.training.stepper import Stepper
 from fewmask.types import IGNORE, FlatImages, PixelMaps
 from fewmask.views.sampler import BatchMaker
@@ -138,8 +137,7 @@ def build_session(
     method.to(device=device, dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if world.size > 1:
         sync_batch_norms(method)
-    choose_algorithm(method, config.training.branches)
-    twins = fold_teachers(method, config.training, device)
+    twins = rewrite_networks(method, config.training, device)
     if config.training.compile and device.type == "cuda":
         for network in (*method.networks().values(), *twins):
             compile_blocks(network)
