@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from fewmask.networks.compilation import compile_blocks
+from fewmask.networks.compilation import as_written, compile_blocks
 from fewmask.networks.model_noise import ResidualGate
 from tests.networks.small import images, network, noise
 
@@ -45,3 +46,23 @@ def test_another_step_does_not_compile_again():
         counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert counts[0] > 0
     assert counts[1:] == counts[:1] * 2
+
+
+def test_as_written_no_size_is_compiled_and_compiled_code_stays():
+    net, seen = network().eval(), []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        return lambda *inputs: (seen.append(graph), graph(*inputs))[1]
+
+    compile_blocks(net, backend=backend)
+    small, large = images(1, 3, 32, 32), images(2, 3, 64, 96)
+    with torch.no_grad():
+        net(small)
+        first = list(seen)
+        with as_written():
+            answer = net(large).logits
+        assert seen == first
+        net(small)
+        assert seen == 2 * first
+        torch.testing.assert_close(net(large).logits, answer)
+    assert len(set(map(id, seen))) == 2 * len(set(map(id, first)))  # and outside each size has code of its own

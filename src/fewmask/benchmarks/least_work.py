@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fewmask.methods.method import Method
+from fewmask.networks.compilation import as_written
 
 _TRAINED = 3  # a forward pass, and a backward pass of twice its work
 
@@ -16,9 +17,7 @@ def forward_flop(network: nn.Module, size: tuple[int, int], channels: int = 3) -
     parameter = next(network.parameters())
     image = torch.zeros(1, channels, *size, device=parameter.device, dtype=parameter.dtype)
     training = network.training
-    # Eager: torch 2.11 gives up compiled code for good once a counter has watched it. With gradients: a folded twin's
-    # kernels are not counted.
-    with torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
+    with as_written(), FlopCounterMode(display=False) as counter:  # with gradients: no folded twin answers instead
         network.eval()(image)
     network.train(training)
     return int(counter.get_total_flops())

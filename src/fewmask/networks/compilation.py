@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 
 from fewmask.networks.model_noise import gated_blocks
@@ -19,3 +21,12 @@ def compile_blocks(network: SegmentationNetwork, backend: str = "inductor") -> N
     options = _OPTIONS if backend == "inductor" else None
     for module in (*gated_blocks(network), network.head.embedding):
         module.compile(dynamic=False, backend=backend, options=options)
+
+
+def as_written() -> AbstractContextManager[object]:
+    """Compiled blocks run eagerly inside: for passes over whole images, which come in many sizes, and for counters.
+
+    Each size would be compiled by itself; and torch 2.11 gives up compiled code for good once a counter has watched it.
+    """
+    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance

@@ -14,6 +14,7 @@ from torch import Tensor
 from fewmask.evaluation.confusion import confusion_matrix, scores
 from fewmask.learning.prototypes import valid_cells
 from fewmask.methods.method import PseudoLabels
+from fewmask.networks.compilation import as_written
 from fewmask.training.engine import Engine
 from fewmask.types import IGNORE, FlatImages
 from fewmask.views.geometry import sample_labels
@@ -36,7 +37,7 @@ class Diagnostics:
     def __call__(self, engine: Engine, maker: BatchMaker, step: Tensor) -> dict[str, float]:
         """The numbers for the batch of `step`, as the networks are now; all ranks must call this."""
         batch = maker(step)
-        with engine.autocast():
+        with engine.autocast(), as_written():
             found = engine.method.pseudo_labels(batch)
         if not found:
             return {}

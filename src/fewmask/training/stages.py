@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fewmask.evaluation.cells import bounded_forward
+from fewmask.networks.compilation import as_written
 from fewmask.training.checkpoint import load_checkpoint, save_checkpoint
 from fewmask.training.observer import Observer
 from fewmask.training.pixel_store import empty_maps, map_forms, write_maps
@@ -45,14 +46,14 @@ def sweep(session: Session, observer: Observer) -> dict[str, PixelMaps]:
     total = len(stores.labeled) + len(stores.unlabeled)
     done, forward = 0, bounded_forward(session.config.training.sweep_pixels)
     for images, label in _groups(session, stores.labeled, stores.labels):
-        with session.engine.autocast():
+        with session.engine.autocast(), as_written():
             method.sweep(images, label, forward)
         done += len(images)
         observer.advance("sweeping", done, total)
     forms = map_forms(method, session.config.training.soft_labels)
     stored = {name: empty_maps(form, stores.unlabeled, stores.host, name) for name, form in forms.items()}
     for images, _ in _groups(session, stores.unlabeled, None):
-        with session.engine.autocast():
+        with session.engine.autocast(), as_written():
             maps = method.sweep(images, None, forward)
         for name, values in maps.items():
             write_maps(stored[name], done - len(stores.labeled), values)
