@@ -31,6 +31,7 @@ is `src/fewmask/benchmarks/reference_step.py`: the same method with two unlabele
 networks one after the other, the same precision, no capture, and its views made beforehand. *Independent pairs* is our
 step with as many unlabeled images as that. Times are medians; `training.precision=fp32` measures both in fp32.
 `train` runs the training loop itself, with logging, diagnostics and checkpoints, and reports the mean.
+`scripts/profile_step.py`, `scripts/forecast_check.py` and `scripts/capture_check.py` made what else is here.
 """
 Result = dict[str, Any]
 
@@ -203,8 +204,31 @@ def _forecasts(results: Sequence[Result]) -> str:
     return f"What the plan said after up to 10 steps on trial, and what came.\n\n{_table(head, rows)}"
 
 
+def _profiles(results: Sequence[Result]) -> str:
+    """A table for each preset, with a column for each state."""
+    presets = dict.fromkeys(result["preset"] for result in results)
+    tables = [_profile([result for result in results if result["preset"] == preset]) for preset in presets]
+    text = (
+        "Milliseconds that kernels ran in one step, and how many they were; learners run side by side, so they add up"
+    )
+    return "\n\n".join([f"{text} to more than the step takes.", *tables])
+
+
+def _profile(states: Sequence[Result]) -> str:
+    found = [{each["group"]: each for each in state["groups"]} for state in states]
+    groups = dict.fromkeys(group for state in reversed(found) for group in state)  # in the order of the last state
+    head = [f"`{states[0]['preset']}`", *(state["state"] for state in states)]
+    rows = [[group, *(_kernels(state.get(group)) for state in found)] for group in groups]
+    return _table(head, [["**the step**", *(f"**{state['ms']:.1f}**" for state in states)], *rows])
+
+
+def _kernels(group: Result | None) -> str:
+    return f"{group['ms']:.2f} ({group['kernels']:,})" if group else ""
+
+
 _KINDS = (
     ("step", "A training step", _steps),
+    ("profile", "What a step's time goes into", _profiles),
     ("train", "Training", _training),
     ("forecast", "Forecasts", _forecasts),
     ("predict", "Prediction", _predictions),
