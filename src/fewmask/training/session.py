@@ -139,6 +139,7 @@ def build_session(
         sync_batch_norms(method)
     twins = rewrite_networks(method, config.training, device)
     if config.training.compile and device.type == "cuda":
+        observer.say("blocks are compiled: the first step takes a minute or two, less if it was done before")
         for network in (*method.networks().values(), *twins):
             compile_blocks(network)
     save_memory(method, config.training)
