@@ -150,8 +150,8 @@ class TrainingSettings(Section):
     )
     branches: Literal["auto", "direct", "joined"] = Field(
         "auto",
-        description="branches of the students' deeplabv2 heads: a convolution each, or one matrix product for all; "
-        "auto: joined in compiled bf16 steps on CUDA",
+        description="gradients of the branches of students' deeplabv2 heads: a convolution's each, or two matrix "
+        "products for all; auto: joined in compiled bf16 steps on CUDA",
     )
     fold_teachers: Literal["auto", "none", "folded", "fused"] = Field(
         "auto",

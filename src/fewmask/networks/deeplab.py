@@ -48,7 +48,7 @@ class ConcatenatedBranches(nn.Module):
         self.branches = nn.ModuleList(nn.Sequential(*branch, nn.ReLU(inplace=True)) for branch in branches)
         self.excitation = SqueezeExcitation(len(branches) * width)
         self.merge = nn.Sequential(*_normalized(_convolution(len(branches) * width, width, 3)))  # no activation
-        self.joined = False  # branches as one matrix product (networks/dilation.py)
+        self.joined = False  # gradients of all branches as two matrix products (networks/dilation.py)
 
     def forward(self, features: Tensor) -> Tensor:
         parts: list[Any] = [tuple(branch.children()) for branch in self.branches]  # convolution, GroupNorm, ReLU
@@ -60,7 +60,7 @@ class ConcatenatedBranches(nn.Module):
 
 
 def join_branches(network: nn.Module, wanted: bool = True) -> None:
-    """Let the paper's head compute its branches at once; other heads stay as they are."""
+    """Let the paper's head compute the gradients of its branches at once; other heads stay as they are."""
     for module in network.modules():
         if isinstance(module, ConcatenatedBranches):
             module.joined = wanted
