@@ -7,11 +7,12 @@ STAMP := .venv/.installed
 
 install: $(STAMP)
 
-# uv installs in half a minute what takes pip minutes; it lives inside the venv, so nothing else is touched.
+# uv installs in half a minute what takes pip minutes; it lives inside the venv, so nothing else is touched. Compiled at
+# once, as every command imports much, and not every machine keeps what Python compiles.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet uv
-	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,tiff]'
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --compile-bytecode --constraint constraints.txt --editable '.[dev,tiff]'
 	touch $(STAMP)
 
 demo: install

@@ -127,18 +127,16 @@ class RobustMutualLearning(LearnerPair):
             loss = self.labeled_loss(labeled, batch.label)  # Eq. 1
             yield Update(name, loss + self._mutual_loss(unlabeled, self._taught_by(learner, targets)))
 
-        for learner, (prototypes, each) in enumerate(zip(self.prototypes, denoised, strict=True)):
+        for learner, each in enumerate(denoised):
             yield Lane(learner)
             sums = yield Reduce(each.sums)  # [K, D + 1], over ranks
             assert sums is not None
-            prototypes.move(sums, self.settings.momentum)  # Eq. 12
-        for learner, (teacher, student) in enumerate(zip(self.teachers, self.students, strict=True)):
-            yield Lane(learner)
-            ema_update(teacher, student, decay, self.settings.buffers)
-            if denoised[learner].inputs:
-                moments = yield Reduce(torch.cat([*denoised[learner].inputs]))
+            self.prototypes[learner].move(sums, self.settings.momentum)  # Eq. 12
+            ema_update(self.teachers[learner], self.students[learner], decay, self.settings.buffers)
+            if each.inputs:
+                moments = yield Reduce(torch.cat([*each.inputs]))
                 assert moments is not None
-                move_statistics(teacher, moments)
+                move_statistics(self.teachers[learner], moments)
         yield Join()
         one, other = (each.probability for each in denoised)
         apart = total_variation(one, other)  # [U, h, w]
