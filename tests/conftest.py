@@ -1,6 +1,11 @@
-"""Long tests start first, so that no worker is left alone with one of them at the end."""
+"""Long tests start first, so that no worker is left alone with one of them at the end; each worker has one thread."""
 
 from __future__ import annotations
+
+import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: threads of several workers wait for each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
