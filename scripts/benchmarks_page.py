@@ -208,10 +208,9 @@ def _profiles(results: Sequence[Result]) -> str:
     """A table for each preset, with a column for each state."""
     presets = dict.fromkeys(result["preset"] for result in results)
     tables = [_profile([result for result in results if result["preset"] == preset]) for preset in presets]
-    text = (
-        "Milliseconds that kernels ran in one step, and how many they were; learners run side by side, so they add up"
-    )
-    return "\n\n".join([f"{text} to more than the step takes.", *tables])
+    text = "Milliseconds that kernels ran in one step, and how many they were. Learners run side by side, so this adds"
+    notes = " ".join(dict.fromkeys(result["note"] for result in results if "note" in result))
+    return "\n\n".join([f"{text} up to more than the step takes. {notes}".rstrip(), *tables])
 
 
 def _profile(states: Sequence[Result]) -> str:

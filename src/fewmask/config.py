@@ -145,8 +145,7 @@ class TrainingSettings(Section):
     )
     deterministic: bool = Field(
         False,
-        description="on CUDA, add in one fixed order: meant to give the same bits whether captured or not, resumed "
-        "or not",
+        description="on CUDA, add in one fixed order: the same bits whether captured or not, resumed or not",
     )
     branches: Literal["auto", "direct", "joined"] = Field(
         "auto",

@@ -59,11 +59,11 @@ class ConcatenatedBranches(nn.Module):
         return self.merge(self.excitation(stacked))  # [N, width, h, w]
 
 
-def join_branches(network: nn.Module, wanted: bool = True) -> None:
+def join_branches(network: nn.Module) -> None:
     """Let the paper's head compute the gradients of its branches at once; other heads stay as they are."""
     for module in network.modules():
         if isinstance(module, ConcatenatedBranches):
-            module.joined = wanted
+            module.joined = True
 
 
 class SummedBranches(nn.Module):

@@ -1,7 +1,7 @@
 """Networks that say the same faster: gradients of heads as matrix products, teachers that answer through folded twins.
 
-Where settings say `auto`, this is for compiled bf16 steps on CUDA: that is where both were found to pay, and nowhere
-else do they win enough to give up the plain layers' rounding.
+Where settings say `auto`, this is for compiled bf16 steps on CUDA, the ones that are tuned for speed; elsewhere plain
+layers keep their rounding.
 """
 
 from __future__ import annotations
