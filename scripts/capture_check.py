@@ -47,6 +47,7 @@ def check(
     captured, really, ms = run(capture=True)
     again, _, _ = run(capture=True)
     return {
+        "benchmark": "capture",
         "preset": preset,
         "precision": precision,
         "deterministic": fixed,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -155,10 +157,20 @@ def _beside(config: Config, *, device: torch.device, steps: int, observer: Obser
     observer.say(f"{config.preset}: {steps} steps as research code writes them")
     step = build_reference(config, device)
     batch = plain_batch(independent.batch)
-    return {
-        "independent_ms": independent.ms,
-        "reference_ms": median_ms(lambda number: step(batch, number), steps, device),
-    }
+    with _uncollected():
+        reference_ms = median_ms(lambda number: step(batch, number), steps, device)
+    return {"independent_ms": independent.ms, "reference_ms": reference_ms}
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python's collector leaves alone what is there: what compiling left behind is no burden of the reference."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def build_reference(config: Config, device: torch.device) -> ReferenceStep:
