@@ -97,9 +97,15 @@ def _step(result: Result) -> list[str]:
         f"{result['images_per_second']:.0f}",
         f"{result['tflops']:.0f} ({result['least_tflop']:.1f} TFLOP)",
         f"{result['share_of_matrix_rate']:.0%} of {result['matrix_tflops']:.0f}",
-        f"{result['peak_memory_gib']:.1f}",
+        _peak(result),
         f"{result['data_ms']:.2f} ms, {result['data_share']:.1%}",
     ]
+
+
+def _peak(result: Result) -> str:
+    """What tensors held at most, and what was taken from the device for them where that was written down."""
+    taken = f", {result['reserved_memory_gib']:.1f} taken" if "reserved_memory_gib" in result else ""
+    return f"{result['peak_memory_gib']:.1f}{taken}"
 
 
 def _comparison(results: Sequence[Result]) -> str:

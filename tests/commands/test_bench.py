@@ -18,8 +18,8 @@ TINY = (
 )
 KEYS = {
     "preset", "ms", "reference_ms", "ratio", "independent_ms", "independent_ratio", "tflops", "least_tflop",
-    "matrix_tflops", "share_of_matrix_rate", "peak_memory_gib", "data_ms", "images_per_second", "machine", "torch",
-    "date", "command",
+    "matrix_tflops", "share_of_matrix_rate", "peak_memory_gib", "reserved_memory_gib", "data_ms",
+    "images_per_second", "machine", "torch", "date", "command",
 }  # fmt: skip
 
 
@@ -37,6 +37,7 @@ def test_step_with_reference(fewmask, tmp_path: Path):
     assert json.loads(out.read_text()) == [step]
     assert step["preset"] == "paper-voc"
     assert all(step[key] > 0 for key in ("ms", "reference_ms", "independent_ms", "data_ms", "peak_memory_gib"))
+    assert step["reserved_memory_gib"] >= step["peak_memory_gib"]
     assert step["ratio"] == pytest.approx(step["reference_ms"] / step["ms"], rel=1e-4)
     assert step["independent_ratio"] == pytest.approx(step["reference_ms"] / step["independent_ms"], rel=1e-4)
     assert step["images_per_second"] == pytest.approx(4000 / step["ms"], rel=1e-4)

@@ -24,7 +24,7 @@ from fewmask.methods.rml import P0, RMLSettings
 from fewmask.networks.build import build_network
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.settings import read_section
-from fewmask.training.device_memory import release, reset_peak
+from fewmask.training.device_memory import peak_reserved, release, reset_peak
 from fewmask.training.engine import choose_precision
 from fewmask.training.observer import Observer
 from fewmask.training.optimizers import head_rate
@@ -41,6 +41,7 @@ class Measured:
     ms: float
     data_ms: float
     peak_memory_gib: float
+    reserved_memory_gib: float
     least_tflop: float
     crop: tuple[int, int]
     captured: bool
@@ -72,6 +73,7 @@ def measure_step(
         "matrix_tflops": rate,
         "share_of_matrix_rate": tflops / rate,
         "peak_memory_gib": ours.peak_memory_gib,
+        "reserved_memory_gib": ours.reserved_memory_gib,
         "data_ms": ours.data_ms,
         "data_share": ours.data_ms / ours.ms,
         "steps": steps,
@@ -115,14 +117,14 @@ def _measure_session(config: Config, *, device: torch.device, steps: int, observ
     release(device)
     reset_peak(device)
     ms = median_ms(session.stepper, steps, device)
-    peak = peak_memory_gib(device)
+    peak, reserved = peak_memory_gib(device), peak_reserved(device) / 2**30
     data_ms = median_ms(batch_call(session), steps, device)
     crop = session.config.views.crop
     assert crop is not None
     batch = {"labeled": config.training.batch, "unlabeled": unlabeled_batch(config)}
     least = least_flop(session.method, crop, **batch) / 1e12
     given = session.maker.at(SETTLED)
-    return Measured(ms, data_ms, peak, least, crop, session.stepper.captures, given)
+    return Measured(ms, data_ms, peak, reserved, least, crop, session.stepper.captures, given)
 
 
 def batch_call(session: Session) -> Callable[[int], object]:
