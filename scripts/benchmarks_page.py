@@ -148,7 +148,7 @@ def _predictions(results: Sequence[Result]) -> str:
             f"{_size(result['size'])}, {result['mode']}, {result['precision']}",
             str(row["batch"]),
             f"{row['ms_per_image']:.2f}",
-            f"{row['images_per_second']:.0f}",
+            f"{row['images_per_second']:.{0 if row['images_per_second'] >= 10 else 1}f}",
         ]
         for result in results
         for row in result["batches"]
