@@ -133,7 +133,9 @@ class TrainingSettings(Section):
     )
     capture: bool = Field(True, description="on CUDA, run the whole step as one captured graph")
     lanes: bool = Field(True, description="in a captured step, run the two learners side by side on two streams")
-    compile: bool = Field(False, description="on CUDA, put residual blocks and heads through torch.compile first")
+    compile: bool = Field(
+        False, description="on CUDA, put residual blocks and heads through torch.compile, if it works"
+    )
     checkpointing: bool = Field(
         False,
         description="keep less for the backward pass: blocks and heads of the students are computed twice, same result",

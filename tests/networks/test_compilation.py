@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fewmask.networks.compilation import as_written, compile_blocks
+from fewmask.networks.compilation import as_written, compile_blocks, compile_problem
 from fewmask.networks.model_noise import ResidualGate
 from tests.networks.small import images, network, noise
 
@@ -66,3 +66,12 @@ def test_as_written_no_size_is_compiled_and_compiled_code_stays():
         assert seen == 2 * first
         torch.testing.assert_close(net(large).logits, answer)
     assert len(set(map(id, seen))) == 2 * len(set(map(id, first)))  # and outside each size has code of its own
+
+
+def test_what_keeps_torch_from_compiling_is_said():
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        raise RuntimeError("Failed to find C compiler.\nmore about it")
+
+    found = compile_problem(torch.device("cpu"), backend=backend)
+    assert found == "RuntimeError: Failed to find C compiler."
+    assert compile_problem(torch.device("cpu"), backend="aot_eager") is None

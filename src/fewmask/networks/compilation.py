@@ -23,6 +23,24 @@ def compile_blocks(network: SegmentationNetwork, backend: str = "inductor") -> N
         module.compile(dynamic=False, backend=backend, options=options)
 
 
+def compile_problem(device: torch.device, backend: str = "inductor") -> str | None:
+    """Why torch.compile does not work here, found by trying it on a few numbers; None where it does.
+
+    It needs a C compiler, Python's headers, Triton and a GPU that Triton knows, and says in many ways what is missing.
+    """
+    try:
+        torch.compile(_tried, dynamic=False, backend=backend)(torch.ones(8, device=device))
+    except Exception as error:
+        cause = getattr(error, "inner_exception", error)  # dynamo's own error around a backend's says little
+        lines = str(cause).strip().splitlines()
+        return f"{type(cause).__name__}: {lines[0]}" if lines else type(cause).__name__
+    return None
+
+
+def _tried(numbers: torch.Tensor) -> torch.Tensor:
+    return numbers.sin() + 1
+
+
 def as_written() -> AbstractContextManager[object]:
     """Compiled blocks run eagerly inside: for passes over whole images, which come in many sizes, and for counters.
 

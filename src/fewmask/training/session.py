@@ -21,7 +21,7 @@ from fewmask.learning.losses import LabeledLoss, inverse_frequency_weights
 from fewmask.methods.method import Method
 from fewmask.methods.table import create_method
 from fewmask.networks.build import build_network
-from fewmask.networks.compilation import compile_blocks
+from fewmask.networks.compilation import compile_blocks, compile_problem
 from fewmask.networks.recomputation import recompute_blocks, split_passes
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.diagnostics import Diagnostics
@@ -139,9 +139,7 @@ def build_session(
         sync_batch_norms(method)
     twins = rewrite_networks(method, config.training, device)
     if config.training.compile and device.type == "cuda":
-        observer.say("blocks are compiled: the first step takes a minute or two, less if it was done before")
-        for network in (*method.networks().values(), *twins):
-            compile_blocks(network)
+        compile_networks([*method.networks().values(), *twins], device, observer)
     save_memory(method, config.training)
     engine = build_engine(config, method.train(), device, world)
     kept = stored_bytes(map_forms(method, config.training.soft_labels), stores.unlabeled)
@@ -153,6 +151,17 @@ def build_session(
         diagnostics = build_diagnostics(config, dataset, stores, observer)
     sums = known_checksums or checksums(dataset)
     return Session(config, dataset, placed, method, engine, maker, stepper, sums, diagnostics)
+
+
+def compile_networks(networks: Sequence[SegmentationNetwork], device: torch.device, observer: Observer) -> None:
+    """A machine that cannot compile trains all the same, only slower."""
+    problem = compile_problem(device)
+    if problem is not None:
+        observer.say(f"blocks are not compiled, so steps take longer; torch.compile does not work here: {problem}")
+        return
+    observer.say("blocks are compiled: the first step takes a minute or two, less if it was done before")
+    for network in networks:
+        compile_blocks(network)
 
 
 def save_memory(method: Method, settings: TrainingSettings) -> None:
