@@ -78,7 +78,7 @@ def _yardsticks(results: Sequence[Result]) -> str:
         [f"`{result['preset']}`", result["way"], *_against(result["ms"], result["expected_ms"]), result["bound"]]
         for result in results
     ]
-    return f"{text} {results[0]['note']}\n\n{_table(head, rows)}"
+    return f"{text} {_notes(results)}\n\n{_table(head, rows)}"
 
 
 def _against(measured: float | Sequence[float], expected: float) -> list[str]:
@@ -225,7 +225,7 @@ def _captured(results: Sequence[Result]) -> str:
         ]
         for result in results
     ]
-    return f"{text} from a second captured run. Not compiled.\n\n{_table(head, rows)}"
+    return f"{text} from a second captured run. {_notes(results)}\n\n{_table(head, rows)}"
 
 
 def _forecasts(results: Sequence[Result]) -> str:
@@ -243,7 +243,8 @@ def _forecasts(results: Sequence[Result]) -> str:
         ]
         for result in results
     ]
-    return f"What the plan said after up to 10 steps on trial, and what came.\n\n{_table(head, rows)}"
+    text = f"What the plan said after up to 10 steps on trial, and what came. {_notes(results)}".rstrip()
+    return f"{text}\n\n{_table(head, rows)}"
 
 
 def _profiles(results: Sequence[Result]) -> str:
@@ -251,8 +252,7 @@ def _profiles(results: Sequence[Result]) -> str:
     presets = dict.fromkeys(result["preset"] for result in results)
     tables = [_profile([result for result in results if result["preset"] == preset]) for preset in presets]
     text = "Milliseconds that kernels ran in one step, and how many they were. Learners run side by side, so this adds"
-    notes = " ".join(dict.fromkeys(result["note"] for result in results if "note" in result))
-    return "\n\n".join([f"{text} up to more than the step takes. {notes}".rstrip(), *tables])
+    return "\n\n".join([f"{text} up to more than the step takes. {_notes(results)}".rstrip(), *tables])
 
 
 def _profile(states: Sequence[Result]) -> str:
@@ -279,6 +279,11 @@ _KINDS = (
     ("growth", "Growth of the pool", _growth),
     ("cpu", "The demo on a CPU", _cpu),
 )
+
+
+def _notes(results: Sequence[Result]) -> str:
+    """What was written beside measurements, each remark once."""
+    return " ".join(dict.fromkeys(result["note"] for result in results if "note" in result))
 
 
 def _size(size: Sequence[int]) -> str:

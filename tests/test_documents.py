@@ -157,17 +157,31 @@ def test_the_speed_page_shows_every_kind_of_measurement(tmp_path, monkeypatch):
     alone = step | {"preset": "pets", "reference_ms": None, "reserved_memory_gib": 12.34}
     rows = [{"batch": 1, "ms_per_image": 4.0, "images_per_second": 250.0}]
     predict = {"benchmark": "predict", "preset": "camvid", "size": [360, 480], "mode": "whole", "precision": "bf16"}
-    files = {"step.json": [step | where, alone | where], "predict.json": [predict | where | {"batches": rows}]}
+    yardstick = {"benchmark": "yardstick", "preset": "camvid", "expected_ms": 200, "bound": "the host", "note": "Slow."}
+    once, twice = yardstick | {"way": "bf16", "ms": 250.0}, yardstick | {"way": "fp32", "ms": [190.0, 210.0]}
+    differences = {"captured_from_computed": [0.0, 0.00023], "captured_from_itself": [0.0, 0.002]}
+    capture = {"benchmark": "capture", "preset": "camvid", "precision": "bf16", "ms": 58.756, "deterministic": False}
+    files = {
+        "step.json": [step | where, alone | where],
+        "predict.json": [predict | where | {"batches": rows}],
+        "yardstick.json": [once | where, twice | where],
+        "capture.json": [capture | differences | {"note": "Not compiled."} | where],
+    }
     for name, content in files.items():
         (tmp_path / name).write_text(json.dumps(content))
     monkeypatch.setattr(benchmarks_page, "RESULTS", tmp_path)
     text = benchmarks_page.page()
-    assert text.count("2026-11-16, one GPU, torch 2.15.") == 2
+    assert text.count("2026-11-16, one GPU, torch 2.15.") == len(files)
     assert "| `camvid` | 8 + 8 of 256x320, bf16 | **20.0** | 800 | 250 (5.0 TFLOP) | 33% of 760 | 9.0 | 0.50 ms" in text
     assert "| `camvid` | 60.0 | 20.0 | **2.99** | 24.0 | 2.50 |" in text
     assert text.count("`pets`") == 1
     assert "| 9.0, 12.3 taken |" in text
     assert "| `camvid` | 360x480, whole, bf16 | 1 | 4.00 | 250 |" in text
+    assert "| `camvid` | bf16 | 250 | 200 | +25% | the host |" in text
+    assert "| `camvid` | fp32 | 190 to 210 | 200 | -5% to +5% | the host |" in text
+    assert text.count("Slow.") == 1
+    assert "from a second captured run. Not compiled.\n" in text
+    assert "| `camvid`, bf16 | no | 58.76 | 0, 0.00023 | 0, 0.002 |" in text
 
 
 def test_the_settings_page_names_every_key():

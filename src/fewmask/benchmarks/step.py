@@ -166,7 +166,7 @@ def _beside(config: Config, *, device: torch.device, steps: int, observer: Obser
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Python's collector leaves alone what is there: what compiling left behind is no burden of the reference."""
+    """Python's collector leaves alone what is there: research code has no objects of an earlier compilation to walk."""
     gc.collect()
     gc.freeze()
     try:
