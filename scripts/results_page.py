@@ -17,6 +17,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results.md"
 README = ROOT / "README.md"
 _DEMO = RESULTS / "demo.json"
+_CAMVID = RESULTS / "camvid_comparison.json"
+_CAMVID_TWINS = RESULTS / "camvid_supervised.json"
 _START = """# Measurements
 
 Made by `python scripts/results_page.py` from `benchmarks/results/*.json`; every number was measured, on the machine and
@@ -35,13 +37,29 @@ def page() -> str:
 
 
 def readme() -> str:
-    """README with the demo's table as it was last measured."""
+    """README with the tables of the demo and of CamVid as they were last measured."""
+    text = README.read_text()
+    for name, table in (("demo", _demo_table()), ("camvid", _camvid_table())):
+        block = f"<!-- {name}:begin -->\n{table}\n<!-- {name}:end -->"
+        text = re.sub(rf"<!-- {name}:begin -->.*<!-- {name}:end -->", lambda _, new=block: new, text, flags=re.DOTALL)
+    return text
+
+
+def _demo_table() -> str:
     demo = json.loads(_DEMO.read_text())
     rows = [(f"`{run['run']}`", _LEARNS_FROM[run["run"]], _percent(run["miou"])) for run in demo["runs"]]
-    table = _table(("run", "learns from", "mIoU, %"), rows)
     where = f"{demo['date']}, {demo['machine']}, {demo['seconds']:.0f} s in all."
-    block = f"<!-- demo:begin -->\n{table}\n\n{where}\n<!-- demo:end -->"
-    return re.sub(r"<!-- demo:begin -->.*<!-- demo:end -->", lambda _: block, README.read_text(), flags=re.DOTALL)
+    return f"{_table(('run', 'learns from', 'mIoU, %'), rows)}\n\n{where}"
+
+
+def _camvid_table() -> str:
+    camvid = json.loads(_CAMVID.read_text())
+    shown = {"weak_twin": "`supervised`", "strong_twin": "with color noise", "teacher_1": "`rml`"}
+    rows = [(run["draw"], *(f"{run[key]:.1f}" for key in shown)) for run in camvid["runs"]]
+    full = sorted(run["miou"] for run in json.loads(_CAMVID_TWINS.read_text())["runs"] if run["labels"] == 367)
+    where = f"{camvid['date']}, {camvid['machine']}; one run per cell."
+    ceiling = f"`supervised` with all 367 labels: {_percent(full[0])} to {_percent(full[-1])}."
+    return f"{_table(('draw of labels', *shown.values()), rows)}\n\n{where} {ceiling}"
 
 
 def take_demo(summary: Path, machine: str, date: str) -> None:

@@ -167,6 +167,8 @@ def test_another_method_takes_a_presets_baseline_and_none_of_its_settings(
     values = _for_method(preset("paper-voc"), method)
     assert values["optimizer"] == preset("paper-voc")["optimizer"] | {"lr": 0.00025, "head_lr": 0.0025}
     assert values["training"]["steps"] == 60_000
+    assert "student_2" in preset("camvid")["learners"]
+    assert _for_method(preset("camvid"), method)["learners"] == {}  # of a learner that these methods do not have
 
 
 # The data folder is missing as well: whatever is reported instead was found before the data were touched.
@@ -180,7 +182,7 @@ EARLY = {
     "bracket": (("training.steps=[1",), "not readable as YAML", "key=value"),
     "preset": (("--preset", "nope"), "there is no preset 'nope'", "camvid, demo"),
     "preset's setting": (
-        ("--preset", "camvid", "settings.decay=0.9"),
+        ("--preset", "pets", "settings.decay=0.9"),
         "decay=0.9 and decay_horizon=250 (a decay of 0.996) contradict each other",
         "one of them: settings.decay_horizon=none makes decay count",
     ),

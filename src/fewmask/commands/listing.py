@@ -64,11 +64,15 @@ def show_presets(as_json: bool) -> int:
 
 
 def _steps(config: Config) -> str:
-    """Of the baseline and of each stage, where there are any."""
+    """Of each baseline and of each stage, where there are any."""
     stage, stages = config.training.steps, config.settings.get("stages")
     if stages is None:
         return str(stage)
-    return f"{config.baseline.get('training', {}).get('steps', stage)} + {stages} x {stage}"
+    own = [config.learners.get(learner, {}) for learner in ("student_1", "student_2")]  # methods with stages are pairs
+    baselines = [config.baseline, *(each.get("baseline", {}) for each in own)]
+    common, first, second = (each.get("training", {}).get("steps") for each in baselines)
+    steps = [str(first or common or stage)] + [str(second or common or stage)] * (own[0] != own[1])
+    return " + ".join([*steps, f"{stages} x {stage}"])
 
 
 def _text(default: Any) -> str:

@@ -73,13 +73,16 @@ def _config(
 
 
 def _for_method(preset: dict[str, Any], method: str) -> dict[str, Any]:
-    """A preset for another method than its own: without that one's settings, and as its baseline where none is needed.
+    """A preset for another method than its own: without what is that one's, and as its baseline where none is needed.
 
     So `--preset camvid --method supervised` is the twin of what `--preset camvid` starts from.
     """
     if preset["method"] == method:
         return preset
-    if method_class(method).needs_baseline:
+    kind = method_class(method)
+    learners = {name: own for name, own in preset.get("learners", {}).items() if name in kind.learners}
+    preset = preset | {"learners": learners}
+    if kind.needs_baseline:
         return preset | {"settings": {}}
     baseline = preset.get("baseline", {})
     own = baseline.get("settings", {}) if method == "supervised" else {}
