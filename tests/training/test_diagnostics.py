@@ -49,6 +49,7 @@ def test_flips_by_hand():
     assert values["rectification/flipped"] == pytest.approx(7 / 15)
     assert values["rectification/flips_right"] == pytest.approx(3 / 6)
     assert values["rectification/flips_from_right"] == pytest.approx(2 / 6)
+    assert values["rectification/miou_before"] == pytest.approx((4 / 5 + 3 / 7 + 3 / 6) / 3)
 
 
 def test_a_label_that_is_not_taught_is_no_flip():
@@ -59,6 +60,7 @@ def test_a_label_that_is_not_taught_is_no_flip():
     assert values["rectification/flipped"] == pytest.approx(6 / 13)
     assert values["rectification/flips_right"] == pytest.approx(3 / 5)
     assert values["pseudo/accuracy"] == pytest.approx(10 / 12)
+    assert values["rectification/miou_before"] == pytest.approx((2 / 3 + 3 / 7 + 3 / 6) / 3)  # on the taught pixels
 
 
 def test_class_shares_by_hand():
@@ -93,7 +95,7 @@ def test_without_truth_nothing_is_said_about_it():
     values = read(PseudoLabels("teacher_1", LABEL, BEFORE), truth=torch.full_like(TRUTH, I))
     assert values["rectification/flipped"] == pytest.approx(7 / 15)
     assert not [name for name in values if name.startswith(("pseudo_iou", "rectification/flips_"))]
-    assert {"pseudo/accuracy", "pseudo/miou"}.isdisjoint(values)
+    assert {"pseudo/accuracy", "pseudo/miou", "rectification/miou_before"}.isdisjoint(values)
     nothing = read(PseudoLabels("teacher_1", torch.full_like(LABEL, I), BEFORE))
     assert nothing == {"pseudo/taught": 0.0}  # nan is no JSON
 
@@ -211,7 +213,7 @@ def test_hidden_masks_change_the_numbers_and_no_weight(tmp_path: Path):
     for full, part, losses in zip(known, blind, silent, strict=True):
         assert losses.items() < part.items() < full.items()
         told = {"pseudo/accuracy", "pseudo/miou", "pseudo_miou/teacher_1", "pseudo_miou/teacher_2"}
-        told |= {"rectification/flips_right", "rectification/flips_from_right"}
+        told |= {"rectification/flips_right", "rectification/flips_from_right", "rectification/miou_before"}
         assert {name for name in full.keys() - part.keys() if not name.startswith("pseudo_iou/")} <= told
         assert told <= full.keys() | {"rectification/flips_right", "rectification/flips_from_right"}
         both = {"rectification/flipped", "rectification/certain", "prototypes/drift", "coupling/same_label"}

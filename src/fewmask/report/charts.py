@@ -14,7 +14,11 @@ from fewmask.report.curves import PALETTE, Point, curve_svg
 _SCORE = re.compile(r"(^|[/_.])m?iou")
 # Title -> metric -> its name in the chart; all are shares, drawn in percent
 _PSEUDO_LABELS: Mapping[str, Mapping[str, str]] = {
-    "pseudo labels against hidden masks": {"pseudo/accuracy": "accuracy", "pseudo/miou": "mean IoU"},
+    "pseudo labels against hidden masks": {
+        "pseudo/accuracy": "accuracy",
+        "pseudo/miou": "mean IoU",
+        "rectification/miou_before": "mean IoU of p0 alone",
+    },
     "coupling: total variation of the teachers": {"coupling/total_variation": "total variation"},
     "rectification: labels it flips": {"rectification/flipped": "flipped"},
     "flipped labels that are right": {

@@ -21,7 +21,8 @@ from fewmask.views.geometry import sample_labels
 from fewmask.views.sampler import BatchMaker
 
 CERTAIN = 0.99  # a larger weight leaves p0 little say
-_HISTOGRAM, _MATRIX = "histogram", "matrix"  # all other counts are pairs: how many, of how many
+# All other counts are pairs: how many, of how many
+_HISTOGRAM, _MATRIX, _MATRIX_BEFORE = "histogram", "matrix", "matrix before rectification"
 Counts = dict[str, Tensor]  # name -> [L, ...] float64, a row for each of the L sources of labels
 
 
@@ -56,7 +57,9 @@ class Diagnostics:
 def count(found: Sequence[PseudoLabels], valid: Tensor, truth: Tensor, num_classes: int) -> Counts:
     """Everything that is counted about the labels of one batch; valid and truth are [U, H, W]."""
     rows = [
-        _label_counts(each, valid, truth, num_classes) | _flip_counts(each, truth) | _prototype_counts(each, valid)
+        _label_counts(each, valid, truth, num_classes)
+        | _flip_counts(each, truth, num_classes)
+        | _prototype_counts(each, valid)
         for each in found
     ]
     counts = {name: torch.stack([row[name].double() for row in rows]) for name in rows[0]}
@@ -77,7 +80,7 @@ def _label_counts(found: PseudoLabels, valid: Tensor, truth: Tensor, num_classes
     }
 
 
-def _flip_counts(found: PseudoLabels, truth: Tensor) -> Counts:
+def _flip_counts(found: PseudoLabels, truth: Tensor, num_classes: int) -> Counts:
     """What rectification changed, and what the changed pixels were and are worth where the truth is known."""
     if found.before is None:
         return {}
@@ -88,6 +91,7 @@ def _flip_counts(found: PseudoLabels, truth: Tensor) -> Counts:
         "rectification/flipped": _pair(flipped, taught),
         "rectification/flips_right": _pair(found.label == truth, known),
         "rectification/flips_from_right": _pair(found.before == truth, known),
+        _MATRIX_BEFORE: confusion_matrix(truth.where(taught, IGNORE), found.before, num_classes),  # [K, K]
     }
 
 
@@ -111,10 +115,11 @@ def numbers(
 ) -> dict[str, float]:
     """Numbers over all sources together; what nothing was counted for is left out."""
     total = {name: rows.sum(0) for name, rows in sorted(counts.items())}
-    histogram, matrix = total.pop(_HISTOGRAM), total.pop(_MATRIX)
+    histogram, matrix, before = total.pop(_HISTOGRAM), total.pop(_MATRIX), total.pop(_MATRIX_BEFORE, None)
     values = {name: (hits / among).item() for name, (hits, among) in total.items() if among > 0}
     if matrix.sum() > 0:
         values |= _against_truth(matrix, classes)
+        values |= {} if before is None else {"rectification/miou_before": scores(before.long(), classes).miou}
         values |= _each_miou(counts[_MATRIX], sources, classes) if len(sources) > 1 else {}
     return values | (_against_prior(histogram, classes, prior) if histogram.sum() > 0 else {})
 
