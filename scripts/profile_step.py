@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
-from fewmask.benchmarks.timing import median_ms, surroundings
+from fewmask.benchmarks.timing import Kernel, kernels, median_ms, surroundings
 from fewmask.benchmarks.workloads import benchmark_config, benchmark_session
 from fewmask.training.device_memory import release
 from fewmask.training.engine import choose_device
@@ -41,17 +40,16 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("compiled kernels, joined from several", ("triton_poi_fused_", "triton_red_fused_", "triton_per_fused_")),
 )
 REST = "views, masks and all else"
-Kernel = tuple[str, float, int]  # name, milliseconds, calls
 
 
 def group_of(name: str) -> str:
     return next((group for group, words in GROUPS if any(word in name for word in words)), REST)
 
 
-def grouped(kernels: Iterable[Kernel]) -> list[dict[str, Any]]:
+def grouped(found: Iterable[Kernel]) -> list[dict[str, Any]]:
     """The longest first."""
     sums: dict[str, tuple[float, int]] = {}
-    for name, ms, calls in kernels:
+    for name, ms, calls in found:
         before = sums.get(group_of(name), (0.0, 0))
         sums[group_of(name)] = (before[0] + ms, before[1] + calls)
     ordered = sorted(sums.items(), key=lambda item: -item[1][0])
@@ -63,18 +61,8 @@ def profiled(preset: str, words: Sequence[str], state: str, *, device: torch.dev
     config = benchmark_config(preset, [*words, "training.forecast=false"])
     session = benchmark_session(config, device=device, observer=Observer())
     ms = median_ms(session.stepper, steps, device)
-    cuda = device.type == "cuda"
-    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as recorded:
-        for number in range(_STEPS):
-            session.stepper(steps + number)
-        if cuda:
-            torch.cuda.synchronize(device)
-    kernels = [
-        (event.key, (event.self_device_time_total if cuda else event.self_cpu_time_total) / 1000 / _STEPS, event.count)
-        for event in recorded.key_averages()
-    ]
-    groups = grouped((name, taken, calls // _STEPS) for name, taken, calls in kernels)
-    return {"benchmark": "profile", "preset": preset, "state": state, "ms": round(ms, 2), "groups": groups}
+    found = kernels(lambda number: session.stepper(steps + number), _STEPS, device)
+    return {"benchmark": "profile", "preset": preset, "state": state, "ms": round(ms, 2), "groups": grouped(found)}
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:

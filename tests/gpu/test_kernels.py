@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fewmask.benchmarks.timing import captured
+from fewmask.benchmarks.timing import busy_ms, captured, kernels
 from fewmask.networks.dilation import joined
 from fewmask.networks.folding import FoldedTwin, find_pairs
 from tests.networks.small import images, network
@@ -78,3 +78,17 @@ def test_a_product_equals_convolutions_in_a_captured_graph():
     replay()
     for found, direct, true in zip(last["found"], rounded, exact, strict=True):
         assert (found - true).norm() < 2 * (direct - true).norm() + 1e-3 * true.norm()
+
+
+def test_kernels_of_one_call_are_counted_and_their_time_is_summed():
+    device, numbers = torch.device("cuda"), torch.ones(8, device="cuda")
+
+    def call(_: int) -> None:
+        for _ in range(500):
+            numbers.add_(1)
+
+    found = kernels(call, 3, device)
+    assert [started for name, _, started in found if "elementwise" in name] == [500]
+    busy = busy_ms(call, 3, device)
+    assert busy is not None
+    assert busy > 0

@@ -14,7 +14,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from fewmask.benchmarks.least_work import least_flop
 from fewmask.benchmarks.reference_step import Learner, ReferenceStep
-from fewmask.benchmarks.timing import captured, matrix_tflops, median_ms, peak_memory_gib
+from fewmask.benchmarks.timing import busy_ms, captured, matrix_tflops, median_ms, peak_memory_gib
 from fewmask.benchmarks.workloads import LABELED, UNLABELED, benchmark_session, workload_of
 from fewmask.config import Config, OptimizerSettings
 from fewmask.determinism import deterministic
@@ -32,6 +32,7 @@ from fewmask.training.session import Session
 from fewmask.types import Batch
 
 SETTLED = 10  # the batch that the reference step gets again and again
+_PROFILED = 3  # steps of the reference whose kernels are recorded
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def measure_step(
         "preset": config.preset,
         "ms": ours.ms,
         "reference_ms": reference_ms,
+        "reference_busy_ms": beside.get("reference_busy_ms"),
         "ratio": reference_ms / ours.ms if reference_ms else None,
         "independent_ms": independent_ms,
         "independent_ratio": reference_ms / independent_ms if reference_ms and independent_ms else None,
@@ -150,7 +152,7 @@ def batch_call(session: Session) -> Callable[[int], object]:
     return replayed
 
 
-def _beside(config: Config, *, device: torch.device, steps: int, observer: Observer) -> dict[str, float]:
+def _beside(config: Config, *, device: torch.device, steps: int, observer: Observer) -> dict[str, float | None]:
     """Our step at the reference's amount of teacher work, and the reference itself."""
     release(device)
     pairs = config.model_copy(update={"settings": {**config.settings, "pairs": "independent"}})
@@ -161,7 +163,8 @@ def _beside(config: Config, *, device: torch.device, steps: int, observer: Obser
     batch = plain_batch(independent.batch)
     with _uncollected():
         reference_ms = median_ms(lambda number: step(batch, number), steps, device)
-    return {"independent_ms": independent.ms, "reference_ms": reference_ms}
+        reference_busy_ms = busy_ms(lambda number: step(batch, number), _PROFILED, device)
+    return {"independent_ms": independent.ms, "reference_ms": reference_ms, "reference_busy_ms": reference_busy_ms}
 
 
 @contextmanager

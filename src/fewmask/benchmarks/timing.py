@@ -11,12 +11,14 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from fewmask.training.device_memory import held, peak_allocated
 
 WARM_UP = {"cuda": 10, "cpu": 2}  # calls before the clock starts: eager steps, the choice of kernels, the capture
 _MATRIX = {"cuda": (8192, torch.bfloat16), "cpu": (1024, torch.float32)}
 _MATRIX_CALLS = {"cuda": 50, "cpu": 5}
+Kernel = tuple[str, float, int]  # name, milliseconds that it ran, how often it was started
 
 
 def milliseconds(call: Callable[[int], object], count: int, device: torch.device) -> list[float]:
@@ -49,6 +51,26 @@ def _between_events(call: Callable[[int], object], count: int, device: torch.dev
 
 def median_ms(call: Callable[[int], object], count: int, device: torch.device) -> float:
     return statistics.median(milliseconds(call, count, device))
+
+
+def kernels(call: Callable[[int], object], count: int, device: torch.device) -> list[Kernel]:
+    """What ran in one call, the mean of `count` of them; on the CPU these are torch's own operations."""
+    cuda = device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as recorded:
+        for number in range(count):
+            call(number)
+        if cuda:
+            torch.cuda.synchronize(device)
+    found = [
+        (event.key, (event.self_device_time_total if cuda else event.self_cpu_time_total) / 1000 / count, event.count)
+        for event in recorded.key_averages()
+    ]
+    return [(name, ms, started // count) for name, ms, started in found if ms > 0]  # the host's calls have none
+
+
+def busy_ms(call: Callable[[int], object], count: int, device: torch.device) -> float | None:
+    """How long the GPU works in a call, whatever the host takes to start its kernels; None on the CPU."""
+    return sum(ms for _, ms, _ in kernels(call, count, device)) if device.type == "cuda" else None
 
 
 def captured(call: Callable[[], object]) -> Callable[[], None]:
