@@ -29,8 +29,8 @@ layers that nobody can leave out: three forward passes' worth for both students 
 both teachers on unlabeled images. *Batch alone* is what the making of the views would take by itself. *Research style*
 is `src/fewmask/benchmarks/reference_step.py`: the same method with two unlabeled batches, separate forward passes,
 networks one after the other, the same precision, no capture, and its views made beforehand. It starts kernels one by
-one, so its time is also the host's; the GPU's own part is profiled. *Independent pairs* is our step with as many
-unlabeled images as that. Times are medians; `training.precision=fp32` measures both in fp32.
+one, so its time is also the host's; where the GPU's own part was profiled, it stands beside. *Independent pairs* is our
+step with as many unlabeled images as that. Times are medians; `training.precision=fp32` measures both in fp32.
 `train` runs the training loop itself, with logging, diagnostics and checkpoints, and reports the mean. The paper's
 training, two stages of 90,000 steps on Cityscapes, took its authors about 1.5 days on four V100.
 `scripts/profile_step.py`, `scripts/forecast_check.py` and `scripts/capture_check.py` made what else is here.
@@ -66,7 +66,7 @@ def _steps(results: Sequence[Result]) -> str:
         "peak GiB",
         "batch alone",
     )
-    table = _table(head, [_step(result) for result in results])
+    table = _noted(results, _table(head, [_step(result) for result in results]))
     compared = [result for result in results if result["reference_ms"] is not None]
     return f"{table}\n\n{_comparison(compared)}" if compared else table
 
@@ -175,7 +175,7 @@ def _data(results: Sequence[Result]) -> str:
         ]
         for result in results
     ]
-    return _table(("preset", "images", "PNG decoded", "JPEG decoded", "views"), rows)
+    return _noted(results, _table(("preset", "images", "PNG decoded", "JPEG decoded", "views"), rows))
 
 
 def _growth(results: Sequence[Result]) -> str:
@@ -290,6 +290,11 @@ _KINDS = (
 def _notes(results: Sequence[Result]) -> str:
     """What was written beside measurements, each remark once."""
     return " ".join(dict.fromkeys(result["note"] for result in results if "note" in result))
+
+
+def _noted(results: Sequence[Result], table: str) -> str:
+    """The table, and what was written beside its measurements below it."""
+    return f"{table}\n\n{_notes(results)}".rstrip()
 
 
 def _size(size: Sequence[int]) -> str:

@@ -21,8 +21,7 @@ def test_kernels_of_one_call():
     assert seen == [0, 1, 2]
     assert found["aten::mm"][1] == 2
     assert found["aten::sum"][1] == 1
-    assert all(ms >= 0 for ms, _ in found.values())
-    assert found["aten::mm"][0] > 0
+    assert all(ms > 0 for ms, _ in found.values())
 
 
 def test_a_cpu_does_not_wait_for_itself():
