@@ -126,8 +126,11 @@ def _comparison(results: Sequence[Result]) -> str:
 
 
 def _reference(result: Result) -> str:
-    busy = result.get("reference_busy_ms")  # not measured at first
-    return f"{result['reference_ms']:.1f}" + (f", the GPU busy for {busy:.1f}" if busy else "")
+    """With what tells the GPU's part from the host's, which was not measured at first."""
+    busy, launch = result.get("reference_busy_ms"), result.get("launch_us")
+    works = f", the GPU busy for {busy:.1f}" if busy else ""
+    starts = f", {launch:.1f} µs a launch" if launch else ""
+    return f"{result['reference_ms']:.1f}{works}{starts}"
 
 
 def _training(results: Sequence[Result]) -> str:

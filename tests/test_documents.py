@@ -155,7 +155,7 @@ def test_the_speed_page_shows_every_kind_of_measurement(tmp_path, monkeypatch):
         "ratio": 2.994, "independent_ms": 24.0, "independent_ratio": 2.5,
     }  # fmt: skip
     alone = step | {"preset": "pets", "reference_ms": None, "reserved_memory_gib": 12.34}
-    profiled = step | {"preset": "paper-voc", "reference_busy_ms": 31.04, "note": "Hot that day."}
+    profiled = step | {"preset": "paper-voc", "reference_busy_ms": 31.04, "launch_us": 6.34, "note": "Hot that day."}
     rows = [{"batch": 1, "ms_per_image": 4.0, "images_per_second": 250.0}]
     predict = {"benchmark": "predict", "preset": "camvid", "size": [360, 480], "mode": "whole", "precision": "bf16"}
     yardstick = {"benchmark": "yardstick", "preset": "camvid", "expected_ms": 200, "bound": "the host", "note": "Slow."}
@@ -175,7 +175,7 @@ def test_the_speed_page_shows_every_kind_of_measurement(tmp_path, monkeypatch):
     assert text.count("2026-11-16, one GPU, torch 2.15.") == len(files)
     assert "| `camvid` | 8 + 8 of 256x320, bf16 | **20.0** | 800 | 250 (5.0 TFLOP) | 33% of 760 | 9.0 | 0.50 ms" in text
     assert "| `camvid` | 60.0 | 20.0 | **2.99** | 24.0 | 2.50 |" in text
-    assert "| `paper-voc` | 60.0, the GPU busy for 31.0 | 20.0 |" in text
+    assert "| `paper-voc` | 60.0, the GPU busy for 31.0, 6.3 µs a launch | 20.0 |" in text
     assert "0.50 ms, 2.5% |\n\nHot that day.\n\n| preset |" in text
     assert text.count("`pets`") == 1
     assert "| 9.0, 12.3 taken |" in text

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from fewmask.benchmarks.summary import summary
+
 TINY = (
     "network.backbone=test_resnet",
     "network.width=16",
@@ -17,9 +19,9 @@ TINY = (
     "training.batch=2",
 )
 KEYS = {
-    "preset", "ms", "reference_ms", "reference_busy_ms", "ratio", "independent_ms", "independent_ratio", "tflops",
-    "least_tflop", "matrix_tflops", "share_of_matrix_rate", "peak_memory_gib", "reserved_memory_gib", "data_ms",
-    "images_per_second", "machine", "torch", "date", "command",
+    "preset", "ms", "reference_ms", "reference_busy_ms", "launch_us", "ratio", "independent_ms", "independent_ratio",
+    "tflops", "least_tflop", "matrix_tflops", "share_of_matrix_rate", "peak_memory_gib", "reserved_memory_gib",
+    "data_ms", "images_per_second", "machine", "torch", "date", "command",
 }  # fmt: skip
 
 
@@ -36,7 +38,7 @@ def test_step_with_reference(fewmask, tmp_path: Path):
     assert set(step) >= KEYS
     assert json.loads(out.read_text()) == [step]
     assert step["preset"] == "paper-voc"
-    assert step["reference_busy_ms"] is None  # there is no GPU that could wait for its host
+    assert step["reference_busy_ms"] is step["launch_us"] is None  # there is no GPU that could wait for its host
     assert all(step[key] > 0 for key in ("ms", "reference_ms", "independent_ms", "data_ms", "peak_memory_gib"))
     assert step["reserved_memory_gib"] >= step["peak_memory_gib"]
     assert step["ratio"] == pytest.approx(step["reference_ms"] / step["ms"], rel=1e-4)
@@ -48,6 +50,9 @@ def test_step_with_reference(fewmask, tmp_path: Path):
     assert step["command"].startswith(
         "fewmask bench step --preset paper-voc --reference --steps 2 --device cpu network"
     )
+    assert "the host takes" not in summary(step)
+    on_gpu = summary(step | {"reference_busy_ms": 244.61, "launch_us": 6.34})
+    assert "the GPU works for 244.6 ms of it; the host takes 6.3 µs to start the smallest kernel" in on_gpu
 
 
 def test_several_presets_without_reference(fewmask, tmp_path: Path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fewmask.benchmarks.timing import busy_ms, captured, kernels
+from fewmask.benchmarks.timing import busy_ms, captured, kernels, launch_us
 from fewmask.networks.dilation import joined
 from fewmask.networks.folding import FoldedTwin, find_pairs
 from tests.networks.small import images, network
@@ -92,3 +92,10 @@ def test_kernels_of_one_call_are_counted_and_their_time_is_summed():
     busy = busy_ms(call, 3, device)
     assert busy is not None
     assert busy > 0
+
+
+def test_a_host_takes_some_microseconds_to_start_a_kernel():
+    started = launch_us(torch.device("cuda"))
+    assert started is not None
+    assert 0.1 < started < 1000
+    assert launch_us(torch.device("cpu")) is None

@@ -14,7 +14,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from fewmask.benchmarks.least_work import least_flop
 from fewmask.benchmarks.reference_step import Learner, ReferenceStep
-from fewmask.benchmarks.timing import busy_ms, captured, matrix_tflops, median_ms, peak_memory_gib
+from fewmask.benchmarks.timing import busy_ms, captured, launch_us, matrix_tflops, median_ms, peak_memory_gib
 from fewmask.benchmarks.workloads import LABELED, UNLABELED, benchmark_session, workload_of
 from fewmask.config import Config, OptimizerSettings
 from fewmask.determinism import deterministic
@@ -66,6 +66,7 @@ def measure_step(
         "ms": ours.ms,
         "reference_ms": reference_ms,
         "reference_busy_ms": beside.get("reference_busy_ms"),
+        "launch_us": launch_us(device),
         "ratio": reference_ms / ours.ms if reference_ms else None,
         "independent_ms": independent_ms,
         "independent_ratio": reference_ms / independent_ms if reference_ms and independent_ms else None,

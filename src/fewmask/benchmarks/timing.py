@@ -18,6 +18,7 @@ from fewmask.training.device_memory import held, peak_allocated
 WARM_UP = {"cuda": 10, "cpu": 2}  # calls before the clock starts: eager steps, the choice of kernels, the capture
 _MATRIX = {"cuda": (8192, torch.bfloat16), "cpu": (1024, torch.float32)}
 _MATRIX_CALLS = {"cuda": 50, "cpu": 5}
+_LAUNCH_ROUNDS, _LAUNCHES = 10, 500  # few enough that the queue never fills up
 Kernel = tuple[str, float, int]  # name, milliseconds that it ran, how often it was started
 
 
@@ -71,6 +72,21 @@ def kernels(call: Callable[[int], object], count: int, device: torch.device) -> 
 def busy_ms(call: Callable[[int], object], count: int, device: torch.device) -> float | None:
     """How long the GPU works in a call, whatever the host takes to start its kernels; None on the CPU."""
     return sum(ms for _, ms, _ in kernels(call, count, device)) if device.type == "cuda" else None
+
+
+def launch_us(device: torch.device) -> float | None:
+    """How long this host takes to start the smallest kernel, in microseconds; None on the CPU, which starts none."""
+    if device.type != "cuda":
+        return None
+    numbers = torch.ones(8, device=device)
+    times = []
+    for _ in range(_LAUNCH_ROUNDS):
+        torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        for _ in range(_LAUNCHES):
+            numbers.add_(1)
+        times.append((time.perf_counter() - start) / _LAUNCHES)
+    return 1e6 * statistics.median(times)
 
 
 def captured(call: Callable[[], object]) -> Callable[[], None]:
