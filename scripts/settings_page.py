@@ -25,8 +25,8 @@ fewmask train DATA --out runs/first training.steps=2000 views.crop=256x320 optim
 fewmask train DATA --out runs/second --config runs/first/config.yaml seed=1
 ```
 
-- Later wins: `--preset`, then `--config FILE`, then options such as `--labels`, then `key=value` words. A resumed run
-  starts from its own `config.yaml`.
+- Later wins: `--preset` (without it and without a file: `general`), then `--config FILE`, then options such as
+  `--labels`, then `key=value` words. A resumed run starts from its own `config.yaml`.
 - Two sizes are height x width: `256x320`. Lists are written with commas: `views.scale=0.5,1.5`.
 - The section may be left out where only one section has the key: `steps=2000`. A key that no section has belongs to the
   method: `threshold=0.9`.{clash}

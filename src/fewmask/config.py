@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 Size = tuple[PositiveInt, PositiveInt]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+HORIZON = "_horizon"  # `decay_horizon` says `decay` in steps, or before it is resolved as a share of the steps
 
 
 class Section(BaseModel):
@@ -207,7 +208,7 @@ class Config(Section):
 
     preset: str | None = None
     seed: int = Field(0, ge=0, description="seed of everything that is drawn")
-    method: str = Field("mean_teacher", description="see `fewmask methods`")
+    method: str = Field("rml", description="see `fewmask methods`")
     settings: dict[str, Any] = Field(
         default_factory=dict, description="the method's own settings, see `fewmask methods`"
     )

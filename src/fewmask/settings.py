@@ -13,10 +13,11 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
-from fewmask.config import Config, Section
+from fewmask.config import HORIZON, Config, Section
 from fewmask.errors import ConfigError
 
 SectionType = TypeVar("SectionType", bound=Section)
+DEFAULT_PRESET = "general"  # of `fewmask train` without a preset or a file
 
 
 def list_presets() -> list[str]:
@@ -55,7 +56,18 @@ def resolve(*layers: Mapping[str, Any], words: Iterable[str] = (), method_keys: 
         merged = merge(merged, layer)
     for word in words:
         merged = merge(merged, parse_word(word, method_keys))
-    return read_section(Config, merged)
+    return _horizons_in_steps(read_section(Config, merged))
+
+
+def _horizons_in_steps(config: Config) -> Config:
+    """A horizon of 0.1 is a tenth of the steps, whatever their number has become in the last layer."""
+    shares = {
+        key: value
+        for key, value in config.settings.items()
+        if key.endswith(HORIZON) and isinstance(value, float) and 0 < value < 1
+    }
+    horizons = {key: max(1, round(share * config.training.steps)) for key, share in shares.items()}
+    return config.model_copy(update={"settings": config.settings | horizons})
 
 
 def merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,6 +88,13 @@ def parse_word(word: str, method_keys: Collection[str] = ()) -> dict[str, Any]:
     for part in reversed(full.split(".")):
         value = {part: value}
     return value
+
+
+def written(value: Any) -> str:
+    """A value as it is written on the command line."""
+    if isinstance(value, list | tuple):
+        return ",".join(written(each) for each in value)
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def read_section(section: type[SectionType], values: Mapping[str, Any], where: str = "settings") -> SectionType:

@@ -56,5 +56,6 @@ def trained(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished mean teacher run; tests only read it."""
     out = tmp_path_factory.mktemp("runs") / "first"
     learning = ("training.steps=20", "optimizer.name=adamw", "optimizer.lr=0.003", "optimizer.head_lr=0.003")
-    assert run(_on_cpu(["train", str(scenes), "--out", str(out), *TINY, *learning])) == 0
+    words = ["train", str(scenes), "--out", str(out), "--method", "mean_teacher", *TINY, *learning]
+    assert run(_on_cpu(words)) == 0
     return out

@@ -57,7 +57,7 @@ def test_methods_as_text_show_settings_as_they_are_typed(fewmask: Fewmask) -> No
     assert "  scored networks: teacher_1, student_1" in block
     assert any(line.startswith("    threshold=0.95 ") for line in block)
     assert any(line.startswith("    photometric=true ") for line in block)
-    assert lines[-1] == "use: fewmask train DATA --out RUN --method mean_teacher threshold=0.9"
+    assert lines[-1] == "use: fewmask train DATA --out RUN --method rml stages=3 threshold=0.9"
 
 
 def test_networks_as_text_have_a_line_each(fewmask: Fewmask) -> None:

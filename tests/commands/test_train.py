@@ -14,6 +14,7 @@ from PIL import Image
 from fewmask.cli import run
 from fewmask.commands.train import _for_method
 from fewmask.errors import ConfigError
+from fewmask.methods.table import method_class
 from fewmask.settings import preset
 from tests.commands.conftest import Fewmask
 from tests.commands.folders import TINY, gray16, road_or_not, write_folder
@@ -83,6 +84,43 @@ def test_without_val_nothing_is_scored_and_the_plan_says_what_ships(fewmask: Few
     assert "note       without held-out labels teacher_1 ships, as it is at the last step" in lines
     assert sum("no validation images" in line for line in lines) == 1
     assert "nothing was scored, there are no held-out labels: teacher_1 ships" in lines
+
+
+def test_without_a_preset_a_run_is_rml_with_baselines_and_stages_of_as_many_steps(
+    fewmask: Fewmask, scenes: Path, tmp_path: Path
+) -> None:
+    result = fewmask("train", scenes, "--out", tmp_path / "run", *TINY[:2], "training.batch=2", "training.steps=5")
+    assert result.code == 0, result.err
+    lines = [line.strip() for line in result.err.splitlines()]
+    both = ", then ".join(["a baseline of 5 supervised steps"] * 2)
+    assert f"steps      {both}, then 2 stages of 5 steps" in lines
+    assert sum(line.startswith("data ") for line in lines) == 1  # baselines print what is their own
+    assert [line for line in lines if line.startswith("method ")] == [
+        "method     rml, preset general: dropout=0.1, stochastic_depth=1.0, momentum_horizon=2, decay_horizon=1, "
+        "targets=mean"
+        if index == 0
+        else f"method     supervised, preset general: {words}"
+        for index, words in enumerate(("", "its default settings", "photometric=true"))
+    ]
+    config = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
+    assert (config["preset"], config["method"], config["training"]["steps"]) == ("general", "rml", 5)
+    for name, color in (("baseline", False), ("baseline_2", True)):
+        baseline = yaml.safe_load((tmp_path / "run" / name / "config.yaml").read_text())
+        assert (baseline["training"]["steps"], baseline["settings"]["photometric"]) == (5, color)
+        assert baseline["optimizer"]["head_lr"] == 0.1
+
+
+def test_a_file_without_a_preset_stands_alone(fewmask: Fewmask, scenes: Path, tmp_path: Path) -> None:
+    """What nobody named must not change what a file says."""
+    file = tmp_path / "own.yaml"
+    file.write_text("method: supervised\noptimizer: {lr: 0.02}\n")
+    result = fewmask("train", scenes, "--out", tmp_path / "run", "--config", file, *TINY)
+    assert result.code == 0, result.err
+    config = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
+    assert (config["preset"], config["optimizer"]["lr"], config["optimizer"]["head_lr"]) == (None, 0.02, None)
+    again = fewmask("train", scenes, "--out", tmp_path / "again", "--config", tmp_path / "run/config.yaml")
+    assert again.code == 0, again.err
+    assert (tmp_path / "again/config.yaml").read_text() == (tmp_path / "run/config.yaml").read_text()
 
 
 def test_holdout_keeps_labeled_images_back_for_scoring(fewmask: Fewmask, tmp_path: Path) -> None:
@@ -162,7 +200,8 @@ def test_another_method_takes_a_presets_baseline_and_none_of_its_settings(
     result = fewmask("train", scenes, "--out", tmp_path / "run", "--preset", "demo", "--method", method, *small)
     assert result.code == 0, result.err
     config = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
-    assert (config["method"], config["settings"], config["baseline"]) == (method, settings, {})
+    assert (config["method"], config["baseline"]) == (method, {})
+    assert config["settings"] == method_class(method).Settings(**settings).complete()
     assert config["network"]["backbone"] == "resnet10t"
     values = _for_method(preset("paper-voc"), method)
     assert values["optimizer"] == preset("paper-voc")["optimizer"] | {"lr": 0.00025, "head_lr": 0.0025}
@@ -246,12 +285,12 @@ def test_a_missing_or_broken_data_set_is_one_block(fewmask: Fewmask, tmp_path: P
     assert lines[-1] == f"         (1 more: `fewmask check '{data}'` lists everything)"
 
 
-def test_mean_teacher_without_unlabeled_images_says_what_would_work(fewmask: Fewmask, tmp_path: Path) -> None:
+def test_a_method_without_unlabeled_images_says_what_would_work(fewmask: Fewmask, tmp_path: Path) -> None:
     data = write_folder(tmp_path / "data", unlabeled=0, val=1)
     result = fewmask("train", data, "--out", tmp_path / "run", *TINY)
     assert result.code == 2
     assert result.err.splitlines()[-3:] == [
-        "error: the method mean_teacher needs unlabeled images and there are none",
+        "error: the method rml needs unlabeled images and there are none",
         f"  where: {data}",
         "  valid: images in unlabeled/, --labels N to hide some masks, or --method supervised",
     ]

@@ -58,3 +58,24 @@ def test_methods_say_what_they_average():
     assert make_method("rml", warmup=True).moving_averages()[0].start_left(1) == 0.0
     assert len(make_method("mean_teacher").moving_averages()) == 1
     assert make_method("supervised").moving_averages() == ()
+
+
+def test_a_horizon_below_one_is_a_share_of_the_steps_that_the_last_layer_leaves():
+    layers = ({"settings": {"decay_horizon": 0.1, "momentum_horizon": 0.4}, "training": {"steps": 4000}},)
+    assert resolve(*layers).settings == {"decay_horizon": 400, "momentum_horizon": 1600}
+    assert resolve(*layers, words=["steps=500", "settings.momentum_horizon=70"]).settings == {
+        "decay_horizon": 50,
+        "momentum_horizon": 70,
+    }
+    assert resolve(*layers, words=["steps=3"]).settings["decay_horizon"] == 1
+    assert layers[0]["settings"]["decay_horizon"] == 0.1  # layers are left as they were
+
+
+@pytest.mark.parametrize("kind", [RMLSettings, MeanTeacherSettings])
+def test_complete_settings_name_every_switch_and_can_be_changed_by_either_word(kind):
+    given = kind(decay_horizon=250, dropout=0.25)
+    complete = given.complete()
+    assert set(complete) == set(kind.model_fields) - {"decay"}
+    assert kind(**complete) == given
+    assert kind(**complete | {"decay_horizon": 100}).decay == 0.99
+    assert kind(**complete | {"decay_horizon": None, "decay": 0.9}).decay == 0.9

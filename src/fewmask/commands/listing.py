@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
 from fewmask.cli import print_json
 from fewmask.config import Config
-from fewmask.settings import list_presets, preset, preset_sentence, resolve
+from fewmask.settings import list_presets, preset, preset_sentence, resolve, written
 
 
 def show_methods(as_json: bool) -> int:
@@ -22,9 +20,9 @@ def show_methods(as_json: bool) -> int:
         typer.echo(f"{method['name']}\n  {method['summary']}\n  {method['paper']}")
         typer.echo(f"  scored networks: {', '.join(method['predictors'])}")
         for key, entry in method["settings"].items():
-            typer.echo(f"    {key + '=' + _text(entry['default']):<28} {entry['meaning']}")
+            typer.echo(f"    {key + '=' + written(entry['default']):<28} {entry['meaning']}")
         typer.echo("")
-    typer.echo("use: fewmask train DATA --out RUN --method mean_teacher threshold=0.9")
+    typer.echo("use: fewmask train DATA --out RUN --method rml stages=3 threshold=0.9")
     return 0
 
 
@@ -73,8 +71,3 @@ def _steps(config: Config) -> str:
     common, first, second = (each.get("training", {}).get("steps") for each in baselines)
     steps = [str(first or common or stage)] + [str(second or common or stage)] * (own[0] != own[1])
     return " + ".join([*steps, f"{stages} x {stage}"])
-
-
-def _text(default: Any) -> str:
-    """A default as it is written on the command line."""
-    return "none" if default is None else str(default).lower() if isinstance(default, bool) else str(default)

@@ -43,7 +43,8 @@ DemoSeed = Annotated[int, _option("--seed", metavar="N", text="Seed of the scene
 NewRun = Annotated[Path | None, _option("--out", metavar="RUN", text="The run folder to write.")]
 Method = Annotated[str | None, _option("--method", metavar="NAME", text="See `fewmask methods`.")]
 Preset = Annotated[
-    str | None, _option("--preset", metavar="NAME", text="A named set of settings, see `fewmask presets`.")
+    str | None,
+    _option("--preset", metavar="NAME", text="A named set of settings, see `fewmask presets`; general without it."),
 ]
 Labels = Annotated[
     str | None,

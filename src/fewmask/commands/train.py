@@ -10,9 +10,9 @@ from typing import Any
 from fewmask.config import Config
 from fewmask.console import ConsoleObserver
 from fewmask.errors import ConfigError
-from fewmask.methods.table import method_class
+from fewmask.methods.table import method_class, read_method_settings
 from fewmask.report.tables import scores_table
-from fewmask.settings import merge, read_section, read_settings_file, resolve
+from fewmask.settings import DEFAULT_PRESET, merge, read_settings_file, resolve
 from fewmask.settings import preset as read_preset
 from fewmask.training.run import Outcome, run_training
 from fewmask.training.run_folder import RunFolder
@@ -59,10 +59,15 @@ def _config(
     words: list[str],
     resume: bool,
 ) -> Config:
-    """Preset, then file, then options, then key=value words; a resumed run starts from its own settings."""
+    """Preset, then file, then options, then key=value words; a resumed run starts from its own settings.
+
+    A file is all that its user wants changed, so a preset that nobody named would only stand in its way.
+    """
     root = {"data": {"root": str(data)}} if data is not None else {}
     resumed = resume and (out / "config.yaml").is_file()
     before = RunFolder(out).read_config().model_dump(mode="json") if resumed else {}
+    if preset is None and config_file is None and not resumed:
+        preset = DEFAULT_PRESET
     named = read_preset(preset) if preset is not None else {}
     file = read_settings_file(config_file) if config_file is not None else {}
     chosen = [word for word in words if word.startswith("method=")]
@@ -98,8 +103,7 @@ def _from_anywhere(config: Config) -> Config:
 
 def _require_possible(config: Config, out: Path, resume: bool) -> None:
     """What can be known before the data are read, which may take minutes."""
-    method = method_class(config.method)
-    read_section(method.Settings, config.settings, where=f"settings of method {config.method}")
+    read_method_settings(config.method, config.settings)
     folder = RunFolder(out)
     if folder.config.exists() and not resume:
         folder.claim()  # refuses

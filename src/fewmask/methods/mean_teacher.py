@@ -22,7 +22,9 @@ from fewmask.views.mixing import paste
 
 class MeanTeacherSettings(MethodSettings):
     decay: Share = Field(0.999, description="alpha: how much of the teacher stays at each step")
-    decay_horizon: Horizon = Field(None, description="steps that decay looks back over: decay = 1 - 1 / horizon")
+    decay_horizon: Horizon = Field(
+        None, description="steps that decay looks back over, decay = 1 - 1 / horizon; below 1: a share of all steps"
+    )
     warmup: bool = Field(True, description="start with the plain mean of the first steps: min(decay, 1 - 1/(step+1))")
     buffers: Buffers = Field(
         "copied", description="teacher's BatchNorm statistics: copied from the student, averaged, or of weak images"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from fewmask.config import Section, Share
+from fewmask.config import HORIZON, Section, Share
 from fewmask.errors import ConfigError
 from fewmask.learning.ema import MovingAverage, horizon_factor
 from fewmask.learning.losses import LabeledLoss
@@ -38,8 +38,7 @@ def _unset(value: Any) -> Any:
 
 
 WordNone = BeforeValidator(_unset)
-Horizon = Annotated[PositiveInt | None, WordNone]  # steps that a moving average looks back over
-_HORIZON = "_horizon"
+Horizon = Annotated[PositiveInt | None, WordNone]  # steps that a moving average looks back over, shares resolved
 
 
 class MethodSettings(Section):
@@ -51,11 +50,18 @@ class MethodSettings(Section):
     @model_validator(mode="after")
     def _follow_horizons(self) -> Self:
         """A setting such as `decay` becomes 1 - 1 / horizon where `decay_horizon` is set."""
-        for horizon in (name for name in type(self).model_fields if name.endswith(_HORIZON)):
+        for horizon in (name for name in type(self).model_fields if name.endswith(HORIZON)):
             steps: int | None = getattr(self, horizon)
             if steps is not None:
-                self._follow(horizon.removesuffix(_HORIZON), horizon, steps)
+                self._follow(horizon.removesuffix(HORIZON), horizon, steps)
         return self
+
+    def complete(self) -> dict[str, Any]:
+        """Every setting as it can be read again; a factor that follows from a horizon is left to it."""
+        values = self.model_dump(mode="json")
+        horizons = [name for name, value in values.items() if name.endswith(HORIZON) and value is not None]
+        follow = {name.removesuffix(HORIZON) for name in horizons}
+        return {name: value for name, value in values.items() if name not in follow}
 
     def _follow(self, factor: str, horizon: str, steps: int) -> None:
         given, follows = getattr(self, factor), horizon_factor(steps)

@@ -43,7 +43,9 @@ class RMLSettings(MethodSettings):
     prior: Literal["uniform", "pixel_count"] = Field("uniform", description="pi: equal (paper) or labeled pixel counts")
     threshold: Share = Field(0.0, description="rectified labels below this value are ignored (paper: 0)")
     momentum: Share = Field(0.9999, description="lambda: how much of a prototype stays at each step (paper: 0.9999)")
-    momentum_horizon: Horizon = Field(None, description="steps that momentum looks back over (paper: 10000)")
+    momentum_horizon: Horizon = Field(
+        None, description="steps that momentum looks back over (paper: 10000); below 1: a share of a stage"
+    )
     stages: PositiveInt = Field(2, description="stages; each recomputes p0 and restarts the schedule (paper: 2)")
     p0: Literal["auto", "shared", "own"] = Field(
         "auto", description="p0: both teachers' mean (shared) or each learner's own; auto: own where networks differ"
@@ -56,7 +58,9 @@ class RMLSettings(MethodSettings):
     decay: Share = Field(
         0.999, description="alpha: how much of a teacher stays at each step (paper silent; ProDA 0.999)"
     )
-    decay_horizon: Horizon = Field(None, description="steps that decay looks back over: decay = 1 - 1 / horizon")
+    decay_horizon: Horizon = Field(
+        None, description="steps that decay looks back over, decay = 1 - 1 / horizon; below 1: a share of a stage"
+    )
     warmup: bool = Field(False, description="start each stage's teachers with the plain mean of the first steps")
     buffers: Buffers = Field(
         "copied", description="teachers' BatchNorm statistics: copied from the student, averaged, or of weak images"

@@ -8,7 +8,7 @@ from typing import Any
 from fewmask.errors import ConfigError
 from fewmask.learning.losses import LabeledLoss
 from fewmask.methods.mean_teacher import MeanTeacher
-from fewmask.methods.method import BuildNetwork, Method
+from fewmask.methods.method import BuildNetwork, Method, MethodSettings
 from fewmask.methods.rml import RobustMutualLearning
 from fewmask.methods.supervised import Supervised
 from fewmask.settings import read_section
@@ -27,9 +27,11 @@ def method_class(name: str) -> type[Method]:
 
 
 def create_method(name: str, settings: Mapping[str, Any], build: BuildNetwork, labeled_loss: LabeledLoss) -> Method:
-    kind = method_class(name)
-    read = read_section(kind.Settings, settings, where=f"settings of method {name}")
-    return kind(read, build, labeled_loss)  # type: ignore[call-arg, arg-type]
+    return method_class(name)(read_method_settings(name, settings), build, labeled_loss)  # type: ignore[call-arg, arg-type]
+
+
+def read_method_settings(name: str, settings: Mapping[str, Any]) -> MethodSettings:
+    return read_section(method_class(name).Settings, settings, where=f"settings of method {name}")
 
 
 def describe_methods() -> list[dict[str, Any]]:

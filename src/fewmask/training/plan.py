@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from fewmask.methods.method import learner_of
 from fewmask.networks.build import network_report
 from fewmask.networks.recomputation import recomputed_modules
-from fewmask.settings import SectionType
+from fewmask.settings import SectionType, written
+from fewmask.training.baselines import Baseline
 from fewmask.training.forecast import Forecast
 from fewmask.training.learners import learner_config
 from fewmask.training.optimizers import head_rate
@@ -18,31 +20,50 @@ from fewmask.types import FlatImages
 from fewmask.views.sampler import describe_views
 
 
-def describe_plan(session: Session, start: int, forecast: Forecast | None = None) -> str:
+def describe_plan(
+    session: Session, start: int, forecast: Forecast | None = None, baselines: Sequence[Baseline] = ()
+) -> str:
     """Data, network, method, optimizer and steps, a line each, with what was decided on the user's behalf."""
-    config, dataset, stores = session.config, session.dataset, session.stores
-    assert config.views.crop is not None
-    rows = [
+    dataset, stores = session.dataset, session.stores
+    return _lines(
         ("data", _data_line(session)),
         ("classes", f"{len(dataset.classes)}: {', '.join(dataset.classes.names)}"),
         ("images", f"{_sizes(stores.labeled)}, {stores.channels} channels, {_store_size(session)} decoded"),
         *(("", line) for line in describe_placement(stores, session.maker)),
-        ("views", describe_views(config.views, config.views.crop, session.method.views)),
+        _views_row(session),
         *_network_rows(session),
-        ("method", f"{config.method}: {_settings_line(session)}"),
+        *_method_rows(session),
         *_average_rows(session),
         *_optimizer_rows(session),
-        ("steps", _steps_line(session, start)),
+        *_steps_rows(session, start, baselines),
         *_memory_rows(session),
         *_stored_rows(session),
         *_forecast_rows(forecast),
-        *(("note", note) for note in dataset.notes),
-    ]
-    if not dataset.val:
-        rows.append(
-            ("note", f"without held-out labels {session.method.predictors[0]} ships, as it is at the last step")
-        )
+        *(("note", note) for note in [*dataset.notes, *_own_notes(session)]),
+    )
+
+
+def describe_baseline(session: Session, start: int) -> str:
+    """What is a baseline's own: the plan of the run that it belongs to has been printed."""
+    return _lines(_views_row(session), *_method_rows(session), *_optimizer_rows(session), *_steps_rows(session, start))
+
+
+def _lines(*rows: tuple[str, str]) -> str:
     return "\n".join(f"  {name:<10} {text}" for name, text in rows)
+
+
+def _views_row(session: Session) -> tuple[str, str]:
+    views = session.config.views
+    assert views.crop is not None
+    return "views", describe_views(views, views.crop, session.method.views)
+
+
+def _own_notes(session: Session) -> Iterator[str]:
+    learners = (learner_config(session.config, name) for name in session.method.learners)
+    if any(learner.network.pretrained == "none" for learner in learners):
+        yield "weights start at random; network.pretrained=hub downloads ImageNet's, which helps where masks are few"
+    if not session.dataset.val:
+        yield f"without held-out labels {session.method.predictors[0]} ships, as it is at the last step"
 
 
 def _data_line(session: Session) -> str:
@@ -109,9 +130,17 @@ def _network_rows(session: Session) -> Iterator[tuple[str, str]]:
         yield from (("", note) for note in report.notes)
 
 
-def _settings_line(session: Session) -> str:
-    settings = session.method.noise_settings
-    return ", ".join(f"{key}={value}" for key, value in settings.model_dump().items())
+def _method_rows(session: Session) -> Iterator[tuple[str, str]]:
+    """The settings that are not the method's own defaults; config.yaml has all of them."""
+    config, fields = session.config, type(session.method.noise_settings).model_fields
+    given = {key: value for key, value in config.settings.items() if value != _plain(fields[key].default)}
+    words = ", ".join(f"{key}={written(value)}" for key, value in given.items())
+    preset = f", preset {config.preset}" if config.preset else ""
+    yield "method", f"{config.method}{preset}: {words or 'its default settings'}"
+
+
+def _plain(default: Any) -> Any:
+    return list(default) if isinstance(default, tuple) else default
 
 
 def _average_rows(session: Session) -> list[tuple[str, str]]:
@@ -141,15 +170,15 @@ def _alike(settings: Mapping[str, SectionType]) -> list[tuple[SectionType, list[
     return kinds
 
 
-def _steps_line(session: Session, start: int) -> str:
-    training, engine = session.config.training, session.engine
-    labeled = f"{training.batch} labeled"
-    both = (
-        f"{labeled} + {training.unlabeled_batch or training.batch} unlabeled"
-        if session.method.views.unlabeled
-        else labeled
-    )
+def _steps_rows(session: Session, start: int, baselines: Sequence[Baseline] = ()) -> Iterator[tuple[str, str]]:
+    """What comes one after the other, and what each step sees."""
+    training, engine, stages = session.config.training, session.engine, session.method.stages
+    before = [f"a baseline of {each.config.training.steps} supervised steps" for each in baselines]
+    own = f"{stages} stages of {training.steps} steps" if stages > 1 else f"{training.steps} steps"
+    begin = f", from step {start} on" if start else ""
+    yield "steps", ", then ".join([*before, f"{own}{begin}"])
+    images = f"{training.batch} labeled"
+    if session.method.views.unlabeled:
+        images += f" + {training.unlabeled_batch or training.batch} unlabeled"
     processes = f", {engine.world.size} processes" if engine.world.size > 1 else ""
-    begin = f"{start} to " if start else ""
-    where = f"{engine.precision} on {engine.device}{processes}, seed {session.config.seed}"
-    return f"{begin}{training.steps} of {both} images, {where}"
+    yield "", f"{images} images each, {engine.precision} on {engine.device}{processes}, seed {session.config.seed}"

@@ -36,10 +36,10 @@ from fewmask.training.learners import check_learners, learner_config
 from fewmask.training.loop import Pace, train
 from fewmask.training.model_file import ModelCard, save_model
 from fewmask.training.observer import Observer
-from fewmask.training.plan import describe_plan
+from fewmask.training.plan import describe_baseline, describe_plan
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.scores import validate
-from fewmask.training.session import Session, build_session, choose_crop, load_stores
+from fewmask.training.session import Session, build_session, choose_crop, load_stores, with_all_settings
 from fewmask.training.stages import rejoin_stage
 from fewmask.training.state import collect_state, restore_state
 
@@ -107,11 +107,12 @@ def _run(
     starts: Mapping[str, Path],
     observer: Observer,
     known: Costs | None = None,
+    part: bool = False,
 ) -> Outcome:
-    """`known` are the costs of such a session, where they were measured already."""
+    """`known` are the costs of such a session, where they were measured already; `part`: it belongs to another run."""
     session, start, baselines = _prepare(session, folder, resume=resume, starts=starts, observer=observer)
     forecast = foresee(session, start, observer, baselines, known)
-    observer.say(describe_plan(session, start, forecast))
+    observer.say(describe_baseline(session, start) if part else describe_plan(session, start, forecast, baselines))
     began = time.perf_counter()
     peak = 0
     if baselines:
@@ -190,7 +191,7 @@ def _train_baselines(
     for index, (each, costs) in enumerate(zip(baselines, measured, strict=True)):
         observer.say(f"baseline {index + 1}: {each.config.training.steps} supervised steps")
         alone = baseline_session(session, each, observer)
-        outcome = _run(alone, each.folder, resume=True, starts={}, observer=observer, known=costs)
+        outcome = _run(alone, each.folder, resume=True, starts={}, observer=observer, known=costs, part=True)
         observer.say(initialize_from(session.method, outcome.folder.path, each.names))
         peaks.append(outcome.peak)
     del alone, outcome
@@ -200,7 +201,7 @@ def _train_baselines(
 
 
 def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[Session, int, list[Baseline]]:
-    _require_same(folder.read_config(), session.config)
+    _require_same(with_all_settings(folder.read_config()), session.config)
     state = load_newest(folder.checkpoints, observer.warn)
     if state is None and session.method.needs_baseline:  # stopped while its baselines were trained
         return session, 0, baselines_of(session, folder)

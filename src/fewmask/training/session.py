@@ -19,7 +19,7 @@ from fewmask.data.store import data_checksum, load_hidden_masks, load_images, lo
 from fewmask.errors import ConfigError
 from fewmask.learning.losses import LabeledLoss, inverse_frequency_weights
 from fewmask.methods.method import Method
-from fewmask.methods.table import create_method
+from fewmask.methods.table import create_method, read_method_settings
 from fewmask.networks.build import build_network
 from fewmask.networks.compilation import compile_blocks, compile_problem
 from fewmask.networks.recomputation import recompute_blocks, split_passes
@@ -111,6 +111,12 @@ def choose_crop(config: Config, images: FlatImages) -> tuple[int, int]:
     return height, width
 
 
+def with_all_settings(config: Config) -> Config:
+    """The method's settings with those that nobody named: other versions may have other defaults."""
+    complete = read_method_settings(config.method, config.settings).complete()
+    return config.model_copy(update={"settings": complete})
+
+
 def build_session(
     config: Config,
     dataset: Dataset,
@@ -121,7 +127,8 @@ def build_session(
     observer: Observer,
     known_checksums: dict[str, str] | None = None,
 ) -> Session:
-    """`config` is already resolved: its crop is set. Checksums that are known already spare reading all files again."""
+    """`config` has its crop. Checksums that are known already spare reading all files again."""
+    config = with_all_settings(config)
     set_tf32(config.training.tf32)
     # Crops have one size, so the fastest kernels stay so; but a measurement may end otherwise next time
     torch.backends.cudnn.benchmark = device.type == "cuda" and not config.training.deterministic
