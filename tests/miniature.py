@@ -9,6 +9,7 @@ import torch
 from fewmask.config import LossSettings, NetworkSettings, OptimizerSettings
 from fewmask.learning.losses import LabeledLoss
 from fewmask.methods.method import Method
+from fewmask.methods.rml import P0
 from fewmask.methods.table import create_method
 from fewmask.networks.build import build_network
 from fewmask.randomness import Randomness
@@ -76,4 +77,5 @@ def make_batch(seed: int = 0, size: tuple[int, int] = (32, 48), count: int = 4, 
         partner=partners(count, position.device),
         weak_index=position,
         weak_position=position,
+        stored={P0: torch.randn(count, CLASSES, size[0] // 8, size[1] // 8, generator=generator).log_softmax(1)},
     )

@@ -32,6 +32,10 @@ class DataSettings(Section):
     split: str | None = Field(
         None, description="file that names the labeled images, one per line, or `image mask` pairs"
     )
+    pool: Literal["unlabeled", "all"] = Field(
+        "unlabeled",
+        description="what is unlabeled: images without a mask, or the labeled ones as well, without their masks",
+    )
     foreground: int | None = Field(None, description="mask value that means class 1 in two-class masks, e.g. 255")
     ignore: tuple[int, ...] = Field((), description="mask values that mean ignore, besides the layout's own")
     resize: Size | None = Field(

@@ -174,3 +174,14 @@ def test_shared_camvid_split() -> None:
     assert (len(dataset.labeled), len(dataset.unlabeled), len(dataset.val)) == (46, 321, 101)
     assert set(names(dataset.labeled)) == set(path.read_text().split())
     assert all(sample.mask for sample in dataset.unlabeled)
+
+
+def test_the_pool_may_hold_the_labeled_images_too(root: Path) -> None:
+    """As French et al. have it: they come without their masks, so that diagnostics know nothing of them."""
+    plain, whole = opened(root, labels="2"), opened(root, labels="2", pool="all")
+    assert whole.labeled == plain.labeled
+    assert whole.unlabeled[: len(plain.unlabeled)] == plain.unlabeled
+    again = whole.unlabeled[len(plain.unlabeled) :]
+    assert [(sample.name, sample.image) for sample in again] == [(each.name, each.image) for each in plain.labeled]
+    assert all(sample.mask is None for sample in again)
+    assert any("2 labeled images are in the unlabeled pool, too" in note for note in whole.notes)

@@ -141,6 +141,8 @@ def make_fake(method, mode):
 def fake_of(value, mode):
     if isinstance(value, torch.Tensor):
         return mode.from_tensor(value)
+    if isinstance(value, dict):
+        return {key: fake_of(each, mode) for key, each in value.items()}
     return tuple(fake_of(each, mode) for each in value) if isinstance(value, tuple) else value
 
 

@@ -127,7 +127,9 @@ def test_a_step_moves_prototypes_of_either_width_and_compares_at_the_finer_strid
     engine.step(batch, make_progress())
     assert [tuple(each.center.shape) for each in method.prototypes] == [(K, 2), (K, 3)]
     assert all(each.center.abs().sum() > 0 for each in method.prototypes)
-    assert engine.flush()["coupling/total_variation"] == pytest.approx(0.5 * np.abs(one - other).sum(1).mean())
+    assert engine.flush()["coupling/total_variation"] == pytest.approx(
+        0.5 * np.abs(one - other).sum(1)[batch.valid.numpy()].mean()
+    )
 
 
 def test_the_sweep_stores_p0_for_each_learner_at_its_stride():

@@ -248,14 +248,36 @@ def test_a_threshold_ignores_weak_labels():
     kept = method.pseudo_labels(batch)[0].label
     assert torch.equal(kept[kept != IGNORE], free[kept != IGNORE])
     assert (kept == IGNORE).sum() > (free == IGNORE).sum()
+    free_terms, terms = (unlabeled_terms_and_counts(each, batch) for each in (method_of(), method))
+    assert [count for _, count in terms] == [count for _, count in free_terms]  # dropped pixels stay in the count
+    assert all(total < free for (total, _), (free, _) in zip(terms, free_terms, strict=True))
 
 
-def test_coupling_is_measured():
-    method, batch = method_of(), batch_of()
+def unlabeled_terms_and_counts(method: RobustMutualLearning, batch: Batch) -> list[tuple[float, float]]:
+    updates = [each for each in requests(method, batch, make_progress()) if isinstance(each, Update)]
+    terms = [term for each in updates for term in each.loss.terms if term.name == "unlabeled"]
+    return [(term.total.item(), term.count.item()) for term in terms]
+
+
+def test_a_batch_without_p0_is_an_error():
+    batch = replace(batch_of(), stored={})
+    with pytest.raises(KeyError, match="the batch has no log_p0"):
+        method_of().pseudo_labels(batch)
+    assert method_of(confidence="none").pseudo_labels(batch)[0].before is None
+
+
+@pytest.mark.parametrize("coupling", ["indirect_self", "direct"])
+def test_coupling_is_measured(coupling: str):
+    """Between the two teachers, also where students teach each other, and not on padding."""
+    method, batch = method_of(coupling=coupling), batch_of()
+    for student in method.students:
+        nn.init.normal_(student.classify, generator=torch.Generator().manual_seed(9))
     one, other = (teacher(batch.weak).logits.softmax(1) for teacher in method.teachers)
     measures = {each.name: each for each in requests(method, batch, make_progress()) if isinstance(each, Measure)}
     apart = measures["coupling/total_variation"]
-    assert (apart.total / apart.count).item() == pytest.approx(0.5 * (one - other).abs().sum(1).mean().item())
+    assert (apart.total / apart.count).item() == pytest.approx(
+        0.5 * (one - other).abs().sum(1)[batch.valid].mean().item()
+    )
 
 
 def test_diagnostics_see_what_is_taught():

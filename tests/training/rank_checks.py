@@ -17,6 +17,7 @@ from fewmask.training.loop import train
 from fewmask.training.observer import Observer
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.signals import Interrupted
+from fewmask.training.stages import restarted, sweep
 from tests.training.runs import tiny_session
 
 EXACT = ("training.precision=fp64", "training.batch=4", "optimizer.clip=0.5")
@@ -43,6 +44,9 @@ SHARES = ((0, 2), (2, 6))  # BatchNorm's six images: two on the first rank, four
 def trained(data: Path, case: str, world: World) -> dict[str, Tensor]:
     """Five steps: every tensor of the method, and the metrics."""
     session = tiny_session(data, *(CASES | AGAIN)[case], method=METHODS.get(case, "supervised"), world=world)
+    if session.method.needs_baseline:
+        session.method.start_stage(0)
+        session = restarted(session, sweep(session, Observer()))
     for step in range(5):
         session.stepper(step)
     return session.method.state_dict() | {key: torch.tensor(value) for key, value in session.engine.flush().items()}

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from fewmask.types import PixelMaps
+from fewmask.types import FlatImages, PixelMaps
 from fewmask.views.geometry import Windows
 from fewmask.views.soft_label_codes import CODES
 from fewmask.views.soft_labels import sample_maps
@@ -25,6 +25,12 @@ def maps_of(*probabilities: torch.Tensor, code: str = "fp32") -> PixelMaps:
     return PixelMaps(rows, cells.cumsum(0) - cells, height, width, code, classes=values.shape[1])
 
 
+def pool(*sizes: tuple[int, int]) -> FlatImages:
+    """Images of these sizes; nobody looks at their pixels."""
+    height, width = torch.tensor(sizes).T
+    return FlatImages(torch.zeros(0), torch.zeros(len(sizes)), height, width, 3)
+
+
 def window(index: int, size: tuple[int, int], top: int = 0, left: int = 0, flip: bool = False) -> Windows:
     numbers = (torch.tensor([each]) for each in (index, *size, top, left))
     return Windows(*numbers, torch.tensor([flip]))
@@ -37,12 +43,13 @@ def soft(seed: int, size: tuple[int, int], classes: int = 3) -> torch.Tensor:
 def test_the_whole_image_gives_the_map_back():
     maps = maps_of(soft(0, (4, 6)), soft(1, (3, 5)))
     for index, size in ((0, (32, 48)), (1, (24, 40))):
-        got = sample_maps(maps, window(index, size), size, stride=8)[0].exp()
+        got = sample_maps(maps, pool((32, 48), (24, 40)), window(index, size), size, stride=8)[0].exp()
         torch.testing.assert_close(got, soft(index, (size[0] // 8, size[1] // 8)), atol=1e-6, rtol=0)
 
 
 def test_a_flipped_window_mirrors_the_map():
-    got = sample_maps(maps_of(soft(0, (4, 6))), window(0, (32, 48), flip=True), (32, 48), stride=8)[0].exp()
+    whole = window(0, (32, 48), flip=True)
+    got = sample_maps(maps_of(soft(0, (4, 6))), pool((32, 48)), whole, (32, 48), stride=8)[0].exp()
     torch.testing.assert_close(got, soft(0, (4, 6)).flip(2), atol=1e-6, rtol=0)
 
 
@@ -53,13 +60,17 @@ def test_agrees_with_enlarging_scaling_and_cropping(size, top, left):
     columns = torch.linspace(0.05, 0.5, 6)[None].expand(4, 6)
     probability = torch.stack([rows, columns, 1 - rows - columns])
     crop = (16, 24)
-    got = sample_maps(maps_of(probability), window(0, size, top, left), crop, stride=8)[0].exp()  # [3, 2, 3]
+    place = window(0, size, top, left)
+    got = sample_maps(maps_of(probability), pool((32, 48)), place, crop, stride=8)[0].exp()  # [3, 2, 3]
     full = F.interpolate(probability[None], size=size, mode="bilinear", align_corners=False)[0]
     y, x = top + torch.tensor([4.0, 12.0]), left + torch.tensor([4.0, 12.0, 20.0])
     for i in range(2):
         for j in range(3):  # a cell center lies between four pixels of the scaled image
             near = full[:, int(y[i]) - 1 : int(y[i]) + 1, int(x[j]) - 1 : int(x[j]) + 1].mean((1, 2))
             torch.testing.assert_close(got[:, i, j], near, atol=1e-5, rtol=0)
+
+
+SIZES = ((40, 55), (17, 44))  # of images whose cells at stride 8 are 5x7 and 3x6; the last may hang over
 
 
 def warped(maps: PixelMaps, index: int, size: tuple[int, int], top: int, left: int, flip: bool) -> np.ndarray:
@@ -69,9 +80,10 @@ def warped(maps: PixelMaps, index: int, size: tuple[int, int], top: int, left: i
     picture = cells[start : start + height * width].reshape(height, width, -1)
     result = np.zeros((maps.classes, 3, 4))
     for i, j in itertools.product(range(3), range(4)):
-        y, x = (i + 0.5) * 21 / 3, (j + 0.5) * 30 / 4  # the cell's middle in the crop, from its edge
+        y, x = (i + 0.5) * 8, (j + 0.5) * 8  # the cell's middle in the crop, from its edge
         y, x = y + top, (30 - x if flip else x) + left  # in the scaled image
-        y, x = y / size[0] * height - 0.5, x / size[1] * width - 0.5  # in the map, from the first cell's middle
+        y, x = y / size[0] * SIZES[index][0], x / size[1] * SIZES[index][1]  # in the source image
+        y, x = y / 8 - 0.5, x / 8 - 0.5  # in the map, from the first cell's middle
         y, x = min(max(y, 0.0), height - 1.0), min(max(x, 0.0), width - 1.0)
         above, before = int(y), int(x)
         below, after = min(above + 1, height - 1), min(before + 1, width - 1)
@@ -93,7 +105,7 @@ def test_one_warp_as_a_loop_has_it(code):
         (0, (63, 80), 40, 48, False),
     ]
     for index, size, top, left, flip in places:
-        got = sample_maps(maps, window(index, size, top, left, flip), (21, 30), stride=8)[0].exp()
+        got = sample_maps(maps, pool(*SIZES), window(index, size, top, left, flip), (21, 30), stride=8)[0].exp()
         np.testing.assert_allclose(got.numpy(), warped(maps, index, size, top, left, flip), atol=2e-6)
 
 
@@ -104,4 +116,7 @@ def test_sampling_never_asks_the_host(code):
     with FakeTensorMode() as mode:
         fakes = {key: mode.from_tensor(each) for key, each in vars(maps).items() if isinstance(each, torch.Tensor)}
         faked = Windows(*(mode.from_tensor(each) for each in vars(place).values()))
-        assert sample_maps(replace(maps, **fakes), faked, (21, 30), stride=8).shape == (1, 12, 3, 4)
+        images = pool(*SIZES)
+        sizes = {key: mode.from_tensor(getattr(images, key)) for key in ("height", "width")}
+        got = sample_maps(replace(maps, **fakes), replace(images, **sizes), faked, (21, 30), stride=8)
+        assert got.shape == (1, 12, 3, 4)

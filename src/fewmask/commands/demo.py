@@ -44,7 +44,7 @@ class Contestant:
 
 # Rml takes a baseline of 500 steps and two stages of 250, as the preset says; the strong twin gets as many.
 CONTESTANTS = (
-    Contestant("supervised", "supervised", "labeled images only, weak augmentation (the paper's baseline)", 400, {}),
+    Contestant("supervised", "supervised", "labeled images only, weak augmentation (the paper's baseline)", 700, {}),
     Contestant(
         "supervised_strong",
         "supervised",

@@ -63,7 +63,7 @@ def duplicate_findings(root: Path, facts: Sequence[SampleFacts]) -> Findings:
         if item.image is None or item.image.digest is None:
             continue
         original = first.setdefault(item.image.digest, item)
-        if original is not item:
+        if original.sample.image != item.sample.image:  # data.pool=all has labeled images twice, and means to
             yield _duplicate(root, original, item)
 
 

@@ -29,7 +29,7 @@ def open_dataset(root: Path, settings: DataSettings, seed: int = 0) -> Dataset:
     dataset = _with_chosen_labels(dataset, settings, seed)
     if settings.split:
         require_inside(root, dataset)  # the list may have brought masks of its own
-    return _with_holdout(dataset, settings, seed)
+    return _with_pool(_with_holdout(dataset, settings, seed), settings)
 
 
 def read_layout(root: Path, settings: DataSettings) -> Dataset:
@@ -117,6 +117,15 @@ def _with_holdout(dataset: Dataset, settings: DataSettings, seed: int) -> Datase
     labeled, val = hold_out(dataset.labeled, settings.holdout, seed)
     note = f"{len(val)} labeled images are held out as validation"
     return replace(dataset, labeled=labeled, val=val, notes=dataset.notes + (note,))
+
+
+def _with_pool(dataset: Dataset, settings: DataSettings) -> Dataset:
+    """Labeled images among the unlabeled ones have no hidden truth: what is known of them would flatter diagnostics."""
+    if settings.pool == "unlabeled":
+        return dataset
+    again = tuple(replace(sample, mask=None) for sample in dataset.labeled)
+    note = f"the {len(again)} labeled images are in the unlabeled pool, too, without their masks"
+    return replace(dataset, unlabeled=dataset.unlabeled + again, notes=dataset.notes + (note,))
 
 
 def _sorted(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:

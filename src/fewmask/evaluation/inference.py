@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewmask.config import EvaluationSettings
+from fewmask.learning.losses import upsample
 
 Predictor = Callable[[Tensor], Tensor]  # images [N, C, H, W] -> logits [N, K, h, w]
 Window = tuple[int, Tensor]  # where it starts, and its share of each position, [length]
@@ -22,9 +23,8 @@ def probabilities(networks: Sequence[Predictor], images: Tensor, *, size: tuple[
     total: Tensor | None = None
     for network in networks:
         logits = network(images).float()  # [N, K, h, w]
-        if logits.shape[-2:] != size:
-            logits = F.interpolate(logits, size, mode="bilinear", align_corners=False)
-        probability = logits.softmax(dim=1)  # [N, K, H, W]
+        shown = (images.shape[-2], images.shape[-1])
+        probability = upsample(logits, size, shown).softmax(dim=1)  # [N, K, H, W]
         total = probability if total is None else total.add_(probability)
     assert total is not None, "at least one network"
     return total.div_(len(networks))

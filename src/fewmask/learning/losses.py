@@ -13,26 +13,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fewmask.alignment import pitch
 from fewmask.config import LossSettings
 from fewmask.types import IGNORE, Loss
 
 
-def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Bilinear, half-pixel centers: [N, K, h, w] -> [N, K, H, W].
+def upsample(maps: Tensor, size: tuple[int, int], shown: tuple[int, int] | None = None) -> Tensor:
+    """Bilinear between the cells' middles (alignment.py): [N, K, h, w] -> [N, K, H, W].
 
-    As two matrix products, what F.interpolate computes: the gradient is a product as well, several times faster on CPU
-    and GPU than interpolate's, and always summed in the same order.
+    `shown`: the size of the image that the maps are of, where it is not the one asked for. As two matrix products: the
+    gradient is a product as well, several times faster on CPU and GPU than F.interpolate's, and always summed in the
+    same order.
     """
     if tuple(maps.shape[-2:]) == tuple(size):
         return maps
+    height, width = shown or size
     with torch.autocast(maps.device.type, enabled=False):
-        return _between(maps, size[0], -2) @ maps @ _between(maps, size[1], -1).T
+        return _between(maps, size[0], -2, height) @ maps @ _between(maps, size[1], -1, width).T
 
 
-def _between(maps: Tensor, large: int, dimension: int) -> Tensor:
+def _between(maps: Tensor, large: int, dimension: int, shown: int) -> Tensor:
     """The weight of each of few cells at each of many places, [large, small]; rows sum to 1."""
     small = maps.shape[dimension]
-    place = (torch.arange(large, dtype=torch.float64, device=maps.device) + 0.5) * (small / large) - 0.5
+    cells = shown / pitch(shown, small)  # that the image spans
+    place = (torch.arange(large, dtype=torch.float64, device=maps.device) + 0.5) * (cells / large) - 0.5
     cell = torch.arange(small, dtype=torch.float64, device=maps.device)
     weight = 1 - (place.clamp(0, small - 1)[:, None] - cell).abs()
     return weight.clamp(min=0).to(maps.dtype)
@@ -57,15 +61,16 @@ def cross_entropy(
     return Loss.mean("cross_entropy", loss.sum(), count.sum())
 
 
-def cross_entropies(logits: Tensor, labels: Sequence[Tensor]) -> list[Loss]:
-    """`cross_entropy` of the same logits against several labels, enlarged and normalized once for all of them."""
+def cross_entropies(logits: Tensor, labels: Sequence[Tensor], counted: Tensor) -> list[Loss]:
+    """The same logits against several labels, enlarged and normalized once for all of them.
+
+    Each is the mean over the `counted` pixels [N, H, W] bool; of these, ignored ones add nothing and stay in the count.
+    """
     log_probability = upsample(logits, _size(labels[0])).log_softmax(1)  # [N, K, H, W]
-    losses = []
-    for label in labels:
-        # Added up here: on CUDA nll_loss itself adds pixels in no fixed order
-        total = F.nll_loss(log_probability, label, ignore_index=IGNORE, reduction="none").sum()
-        losses.append(Loss.mean("cross_entropy", total, (label != IGNORE).sum().to(total.dtype)))
-    return losses
+    count = counted.sum().to(log_probability.dtype)
+    # Added up here: on CUDA nll_loss itself adds pixels in no fixed order
+    totals = [F.nll_loss(log_probability, label, ignore_index=IGNORE, reduction="none").sum() for label in labels]
+    return [Loss.mean("cross_entropy", total, count) for total in totals]
 
 
 def hard_cross_entropy(logits: Tensor, label: Tensor, *, threshold: float, keep: float) -> Loss:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fewmask.alignment import pitch
 from fewmask.types import IGNORE, Batch
 
 FEWEST_PIXELS = 10  # an image says something about a class only with this many of its feature cells
@@ -29,8 +30,11 @@ def class_sums(features: Tensor, label: Tensor, num_classes: int) -> Tensor:
 
 def coarse_label(label: Tensor, size: tuple[int, int]) -> Tensor:
     """The label [N, H, W] at the centers of feature cells, [N, h, w]."""
-    small = nn.functional.interpolate(label[:, None].to(torch.float32), size=size, mode="nearest-exact")
-    return small[:, 0].long()
+    rows, columns = (
+        ((torch.arange(cells, device=label.device) + 0.5) * pitch(pixels, cells)).long().clamp(max=pixels - 1)
+        for cells, pixels in zip(size, label.shape[-2:], strict=True)
+    )
+    return label.index_select(1, rows).index_select(2, columns)
 
 
 class Prototypes(nn.Module):
@@ -64,13 +68,16 @@ class Prototypes(nn.Module):
 
     @torch.no_grad()
     def collect(self, features: Tensor, prediction: Tensor, label: Tensor | None) -> None:
-        """Add some images of the sweep: features [N, D, h, w], prediction [N, h, w], truth [N, h, w] where known."""
+        """Add some images of the sweep: features [N, D, h, w], prediction [N, h, w], truth [N, h, w] where known.
+
+        Cells whose prediction is IGNORE count for nothing.
+        """
         sums = class_sums(features, prediction, len(self.center))  # [N, K, D + 1]
-        self.predicted += _image_means(sums)
+        self.predicted += image_means(sums)
         self.predicted_pixels += sums[..., -1].sum(0)
-        self.moments += _moments(features)
+        self.moments += _moments(features, prediction != IGNORE)
         if label is not None:
-            self.labeled += _image_means(class_sums(features, label, len(self.center)), fewest=1)
+            self.labeled += image_means(class_sums(features, label, len(self.center)), fewest=1)
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -105,14 +112,14 @@ class Prototypes(nn.Module):
         return moved.where(found, 0.0).sum() / found.sum().clamp(min=1)
 
 
-def _moments(features: Tensor) -> Tensor:
-    """Sums over all cells of the feature, its squared norm, and one: [N, D, h, w] -> [D + 2]."""
-    squared = features.square().sum((0, 2, 3))  # [D]
-    count = squared.new_full((1,), features.numel() / len(squared))
-    return torch.cat([features.sum((0, 2, 3)), squared.sum()[None], count])
+def _moments(features: Tensor, counted: Tensor) -> Tensor:
+    """Sums over the counted cells of the feature, its squared norm, and one: [N, D, h, w] -> [D + 2]."""
+    inside = counted[:, None].to(features.dtype)  # [N, 1, h, w]
+    squared = (features.square() * inside).sum()
+    return torch.cat([(features * inside).sum((0, 2, 3)), squared[None], inside.sum()[None]])
 
 
-def _image_means(sums: Tensor, fewest: int = FEWEST_PIXELS) -> Tensor:
+def image_means(sums: Tensor, fewest: int = FEWEST_PIXELS) -> Tensor:
     """Sum over images of class means, and how many images had one: [N, K, D + 1] -> [K, D + 1]."""
     count = sums[..., -1:]
     present = (count >= fewest).to(sums.dtype)

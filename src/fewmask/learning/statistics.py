@@ -48,6 +48,22 @@ def watched_inputs(network: nn.Module, wanted: bool = True, rows: int | None = N
             handle.remove()
 
 
+@contextmanager
+def batch_statistics(network: nn.Module, wanted: bool = True) -> Iterator[None]:
+    """Within it, layers answer with the statistics of the batch they see, and leave the running ones as they are."""
+    layers = tracking_layers(network) if wanted else []
+    training = network.training
+    network.train(training or wanted)
+    for layer in layers:
+        layer.track_running_stats = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.track_running_stats = True
+        network.train(training)
+
+
 @torch.no_grad()
 def move_statistics(network: nn.Module, moments: Tensor) -> None:
     """Running statistics <- (1 - m) * themselves + m * those of the inputs; `moments` is flat and summed over ranks."""

@@ -16,6 +16,7 @@ from fewmask.learning.prototypes import (
     Prototypes,
     class_sums,
     coarse_label,
+    image_means,
     joining_images,
     prediction_label,
     valid_cells,
@@ -28,12 +29,13 @@ from fewmask.learning.rectification import (
     total_variation,
 )
 from fewmask.learning.soft_views import Ask, view_probabilities
-from fewmask.learning.statistics import move_statistics, watched_inputs
+from fewmask.learning.statistics import batch_statistics, move_statistics, watched_inputs
 from fewmask.methods.method import BuildNetwork, Forward, PseudoLabels, at_once
 from fewmask.methods.pair import LearnerPair, alike
 from fewmask.methods.rml_settings import PAPER, RMLSettings
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.types import (
+    IGNORE,
     Batch,
     Join,
     Lane,
@@ -56,18 +58,20 @@ class Denoised(NamedTuple):
 
     label: Tensor  # [U, H, W]
     sums: Tensor  # [K, D + 1] class sums of its features
-    probability: Tensor  # [U, K, h, w] its own softmax
+    probability: Tensor  # [U, K, h, w] the mean teacher's own softmax, also where a student labels
     inputs: Sequence[Tensor] = ()  # moments of what its BatchNorm layers were fed, where `buffers: weak` wants them
 
 
 class RobustMutualLearning(LearnerPair):
     """L_i = H(y, h_i(x_l)) + sum_j H(y_j, h_i(noise(x_u))), y_j = argmax_k omega_k * p0_k of teacher j (Eqs. 1, 5, 6).
 
-    Zhang et al., CVPR 2022, Algorithm 1. Where the paper is silent: teachers in eval mode, prototypes from the 256-d
-    feature before dropout, p0 shared by both learners (the mean of both teachers' softmax at the start of a stage,
-    which is the baseline's in the first one; `p0: own` is the alternative, and the rule for unlike networks), stages
-    continue from the teachers (or `restart: baseline`). Labels cross at the crop's resolution, so learners may differ
-    in stride. Deviation: mixing partners come from the same batch (`pairs: independent` is the paper's).
+    Zhang et al., CVPR 2022, Algorithm 1. Where the paper is silent: teachers in eval mode (`teacher_mode: train` is
+    ProDA's), prototypes from the 256-d feature before dropout (or `feature_layer: classifier`), moved by the mean over
+    a batch's pixels (or `prototype_mean: images`), p0 shared by both learners (the mean of both teachers' softmax at
+    the start of a stage, which is the baseline's in the first one; `p0: own` is the alternative, and the rule for
+    unlike networks), stages continue from the teachers (or `restart: baseline`). Labels cross at the crop's resolution, so
+    learners may differ in stride. Deviation: mixing partners come from the same batch (`pairs: independent` is the
+    paper's).
     """
 
     Settings: ClassVar = RMLSettings
@@ -79,7 +83,9 @@ class RobustMutualLearning(LearnerPair):
         super().__init__(settings, build, labeled_loss, settings.restart)
         self.settings = settings
         classes = self.student_1.num_classes
-        self.prototypes_1, self.prototypes_2 = (Prototypes(classes, each.feature_channels) for each in self.students)
+        embedded = settings.feature_layer == "embedding"
+        widths = [each.feature_channels if embedded else classes for each in self.students]
+        self.prototypes_1, self.prototypes_2 = (Prototypes(classes, width) for width in widths)
         self.register_buffer("pixel_count", torch.zeros(classes))
         shared = settings.p0 == "shared" or (settings.p0 == "auto" and alike(*self.students))
         self._p0 = (P0, P0) if shared else (f"{P0}_1", f"{P0}_2")  # each learner's map in the store
@@ -117,6 +123,7 @@ class RobustMutualLearning(LearnerPair):
             denoised.append(self._denoise(learner, batch, joining))
         yield Join()
         targets = [paste(each.label, batch.partner, batch.box) for each in denoised]  # MixRectify
+        counted = paste(batch.valid, batch.partner, batch.box)  # [M, H, W] pixels below the threshold among them
         for learner, (name, student) in enumerate(self.trained().items()):
             yield Lane(learner)
             strong = batch.strong[learner] if self.settings.photometric else batch.weak
@@ -125,7 +132,7 @@ class RobustMutualLearning(LearnerPair):
             logits = student(torch.cat([batch.image, mixed]), noise).logits  # [B + M, K, h, w]
             labeled, unlabeled = logits.split([len(batch.image), len(mixed)])
             loss = self.labeled_loss(labeled, batch.label)  # Eq. 1
-            yield Update(name, loss + self._mutual_loss(unlabeled, self._taught_by(learner, targets)))
+            yield Update(name, loss + self._mutual_loss(unlabeled, self._teaching(learner, targets), counted))
 
         for learner, each in enumerate(denoised):
             yield Lane(learner)
@@ -138,9 +145,9 @@ class RobustMutualLearning(LearnerPair):
                 assert moments is not None
                 move_statistics(self.teachers[learner], moments)
         yield Join()
-        one, other = (each.probability for each in denoised)
-        apart = total_variation(one, other)  # [U, h, w]
-        yield Measure("coupling/total_variation", apart.sum(), torch.ones_like(apart).sum())
+        apart = total_variation(*(each.probability for each in denoised))  # [U, h, w]
+        inside = valid_cells(batch.valid, _size(apart)).to(apart.dtype)
+        yield Measure("coupling/total_variation", (apart * inside).sum(), inside.sum())
 
     @torch.no_grad()
     def _denoise(self, learner: int, batch: Batch, joining: Joining) -> Denoised:
@@ -150,16 +157,20 @@ class RobustMutualLearning(LearnerPair):
             everything = self._taught(learner, torch.cat([batch.weak, joining.image]))
         valid = valid_cells(torch.cat([batch.valid, joining.known]), _size(everything.logits))  # [U + J, h, w]
         own = prediction_label(everything.logits, valid)
-        sums = class_sums(everything.features, own, everything.logits.shape[1]).sum(0)
+        sums = class_sums(everything.features, own, everything.logits.shape[1])  # [U + J, K, D + 1]
+        sums = sums.sum(0) if self.settings.prototype_mean == "pixels" else image_means(sums, fewest=1)
         prediction = Prediction(*(each[:unlabeled] for each in everything))
         answer = self._rectified(learner, prediction, batch.stored.get(self._p0[learner]))
         label = hard_label(answer, batch.valid, self.settings.threshold)
-        return Denoised(label, sums, prediction.logits.softmax(1), inputs)
+        measured = self.teachers[learner](batch.weak) if self.settings.coupling == "direct" else prediction
+        return Denoised(label, sums, measured.logits.softmax(1), inputs)
 
     def _rectified(self, learner: int, prediction: Prediction, log_p0: Tensor | None) -> Tensor:
         """omega * p0, normalized over classes, [U, K, h, w]; without a confidence, the source itself."""
-        if self.settings.confidence == "none" or log_p0 is None:
+        if self.settings.confidence == "none":
             return prediction.logits.softmax(1)  # Eq. 4
+        if log_p0 is None:
+            raise KeyError(f"the batch has no {self._p0[learner]}, which the sweep before a stage stores")
         if self.settings.confidence == "static":
             return log_p0.exp()
         return rectified(log_p0, self._log_confidence(learner, prediction))
@@ -177,27 +188,35 @@ class RobustMutualLearning(LearnerPair):
 
     def _temperature(self, learner: int) -> float | Tensor:
         """T as set, or the head's own, or one that gives features of any other head the paper's scale."""
-        return self.settings.temperature or self.teachers[learner].temperature or self.prototypes[learner].temperature()
+        known = self.teachers[learner].temperature if self.settings.feature_layer == "embedding" else None
+        return self.settings.temperature or known or self.prototypes[learner].temperature()
 
     def _taught(self, learner: int, images: Tensor) -> Prediction:
         """The prediction that pseudo labels come from: the mean teacher's, or in direct coupling the student's own."""
         if self.settings.coupling != "direct":
-            taught: Prediction = self.teachers[learner](images)
-            return taught
+            teacher = self.teachers[learner]
+            with batch_statistics(teacher, self.settings.teacher_mode == "train"):
+                return self._with_feature(teacher(images))
         student = self.students[learner]
         training = student.training
-        prediction: Prediction = student.eval()(images)
+        prediction = self._with_feature(student.eval()(images))
         student.train(training)
         return prediction
 
-    def _taught_by(self, learner: int, targets: Sequence[Tensor]) -> list[Tensor]:
+    def _with_feature(self, prediction: Prediction) -> Prediction:
+        """With the feature that prototypes are made of: the embedding's, or class scores less their mean."""
+        if self.settings.feature_layer == "embedding":
+            return prediction
+        return Prediction(prediction.logits, prediction.logits - prediction.logits.mean(1, keepdim=True))
+
+    def _teaching(self, learner: int, targets: Sequence[Tensor]) -> list[Tensor]:
         """Whose labels a learner gets: the peer's, and in `indirect_self` its own teacher's as well."""
         peer = targets[1 - learner]
         return [peer, targets[learner]] if self.settings.coupling == "indirect_self" else [peer]
 
-    def _mutual_loss(self, logits: Tensor, targets: Sequence[Tensor]) -> Loss:
+    def _mutual_loss(self, logits: Tensor, targets: Sequence[Tensor], counted: Tensor) -> Loss:
         share = 1.0 if self.settings.targets == "sum" else 1.0 / len(targets)
-        losses = cross_entropies(logits, targets)  # Eq. 3, Eq. 5
+        losses = cross_entropies(logits, targets, counted)  # Eq. 3, Eq. 5
         terms = Loss(tuple(term for loss in losses for term in loss.named("unlabeled").terms))
         return self.settings.unlabeled_weight * share * terms
 
@@ -210,7 +229,7 @@ class RobustMutualLearning(LearnerPair):
         settings, log_p0 = self.settings, batch.stored.get(self._p0[learner])
         prediction = self._taught(learner, batch.weak)
         answer = self._rectified(learner, prediction, log_p0)
-        weighs = log_p0 is not None and settings.confidence in ("prototypes", "softmax")
+        weighs = settings.confidence in ("prototypes", "softmax")
         return PseudoLabels(
             source=f"{'student' if settings.coupling == 'direct' else 'teacher'}_{learner + 1}",
             label=hard_label(answer, batch.valid, settings.threshold),
@@ -233,10 +252,12 @@ class RobustMutualLearning(LearnerPair):
     @torch.no_grad()
     def sweep(self, images: Tensor, label: Tensor | None, forward: Forward = at_once) -> dict[str, Tensor]:
         """One batch of the pass before a stage: p0 for the store, features for the prototypes (Eq. 11)."""
-        predictions = [forward(teacher, images) for teacher in self.teachers]
+        predictions = [self._with_feature(forward(teacher, images)) for teacher in self.teachers]
         for prototypes, prediction in zip(self.prototypes, predictions, strict=True):
             coarse = None if label is None else coarse_label(label, _size(prediction.logits))
-            prototypes.collect(prediction.features, prediction.logits.argmax(1), coarse)
+            seen = prediction.logits.argmax(1)
+            own = seen if coarse is None else seen.where(coarse != IGNORE, IGNORE)
+            prototypes.collect(prediction.features, own, coarse)
         if label is not None:
             classes = torch.arange(len(self.pixel_count), device=label.device)
             self.pixel_count += (label.flatten()[None] == classes[:, None]).sum(1)

@@ -65,6 +65,16 @@ class RMLSettings(MethodSettings):
     buffers: Buffers = Field(
         "copied", description="teachers' BatchNorm statistics: copied from the student, averaged, or of weak images"
     )
+    teacher_mode: Literal["eval", "train"] = Field(
+        "eval", description="teachers label with running BatchNorm statistics, or with those of the batch (ProDA's)"
+    )
+    feature_layer: Literal["embedding", "classifier"] = Field(
+        "embedding",
+        description="the prototypes' feature: the one before the classifier (ProDA's), or class scores less their mean",
+    )
+    prototype_mean: Literal["pixels", "images"] = Field(
+        "pixels", description="a batch's class mean for Eq. 12: over all its pixels, or the mean of its images' means"
+    )
     targets: Literal["sum", "mean"] = Field(
         "sum", description="add the losses against both teachers (Eq. 5) or average them"
     )

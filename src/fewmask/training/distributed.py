@@ -118,8 +118,10 @@ class SyncedBatchNorm(nn.BatchNorm2d):
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor) -> None:
-        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+        if not self.track_running_stats:
             return
+        assert self.running_mean is not None and self.running_var is not None  # noqa: PT018
+        assert self.num_batches_tracked is not None
         self.num_batches_tracked += 1
         momentum = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)

@@ -220,7 +220,7 @@ def build_maker(
         settings=config.views,
         crop=config.views.crop,
         request=engine.method.views,
-        seed=config.seed,
+        seed=_view_seed(config, engine.method),
         batch=config.training.batch,
         unlabeled_batch=_unlabeled_batch(config),
         rank=engine.world.rank,
@@ -232,6 +232,11 @@ def build_maker(
         strides=engine.method.stored_strides(),
     )
     return stage_elsewhere(maker, stores, engine.device)
+
+
+def _view_seed(config: Config, method: Method) -> int:
+    """Stages draw other crops than the baseline did, which has learned its own; it may have been given this seed."""
+    return zlib.crc32(f"{config.seed}/stages".encode()) if method.needs_baseline else config.seed
 
 
 def _unlabeled_batch(config: Config) -> int:

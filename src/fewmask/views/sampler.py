@@ -140,7 +140,7 @@ class BatchMaker:
             weak_index=moved(weak_index),
             weak_position=moved(weak_position),
             stored={
-                name: moved(sample_maps(maps, weak_windows, self.crop, self.strides[name]))
+                name: moved(sample_maps(maps, self.pool, weak_windows, self.crop, self.strides[name]))
                 for name, maps in self.maps.items()
             },
         )
