@@ -153,6 +153,13 @@ class Engine:
             self.bad_step.copy_(torch.where(bad, progress.random.step, self.bad_step))
         self.found, self.finite = [], []
 
+    def retire(self) -> None:
+        """Let go of what the optimizers keep; gradients of a captured step would hold on to its memory."""
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+            optimizer.state.clear()
+            optimizer.grad_scale, optimizer.found_inf = None, None  # type: ignore[attr-defined]
+
     def gather_sums(self) -> dict[str, Tensor]:
         """Collect the metric sums on the first rank (all ranks must call this) and return them, on the CPU."""
         for name in sorted(self.sums):

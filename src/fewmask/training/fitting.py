@@ -175,3 +175,4 @@ def _one_step(session: Session, config: Config) -> None:
         Stepper(config, engine, maker)(0)
     finally:
         maker.close()
+        engine.retire()

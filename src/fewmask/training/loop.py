@@ -12,7 +12,7 @@ from fewmask.config import Config
 from fewmask.errors import TrainingError
 from fewmask.learning.schedules import rate_factor
 from fewmask.training.checkpoint import CheckpointWriter
-from fewmask.training.device_memory import is_out_of_memory, release
+from fewmask.training.device_memory import is_out_of_memory
 from fewmask.training.observer import Observer
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.scores import validate
@@ -39,7 +39,6 @@ def train(session: Session, folder: RunFolder, observer: Observer, start: int) -
             for step in range(start, total):
                 if session.method.needs_baseline and step % session.config.training.steps == 0:
                     session = begin_stage(session, folder, step // session.config.training.steps, observer)
-                    release(session.engine.device)  # the last stage's graph
                 with _memory_explained(session, step):
                     session.stepper(step)
                 _after_step(session, folder, observer, stop, writer, step + 1)
