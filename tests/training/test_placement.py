@@ -62,7 +62,7 @@ def test_soft_labels_follow_the_rule(data: Path, tmp_path: Path):
     """Images in memory with soft labels in a file are staged together."""
     wanted = begin_stage(tiny_session(data, method="rml"), RunFolder(tmp_path / "one"), 0, Observer())
     session = tiny_session(data, method="rml")
-    session.stores.host.budget = sum(session.stores.host.taken.values())
+    session.stores.host.budget = session.stores.host.taken
     assert not session.maker.stages
     session = begin_stage(session, RunFolder(tmp_path / "other"), 0, Observer())
     assert list(session.maker.stages) == ["unlabeled"]
