@@ -11,6 +11,7 @@ from fewmask.data.dataset import Sample
 from fewmask.data.host_memory import HostMemory, available_memory
 from fewmask.data.store import load_images
 from fewmask.errors import ConfigError
+from tests.resident import resident_kib
 
 
 def test_what_exceeds_the_budget_is_mapped(tmp_path: Path) -> None:
@@ -84,8 +85,10 @@ def test_mapped_images_are_those_in_memory(tmp_path: Path, deep: bool) -> None:
     memory = HostMemory(0, tmp_path / "cache")
     resident, mapped = load_images(samples), load_images(samples, memory=memory)
     assert memory.is_mapped(mapped.values)
+    assert resident_kib(memory) == 0  # what was written was let go of
     for index in range(len(samples)):
         assert torch.equal(resident.raw(index), mapped.raw(index))
+    assert resident_kib(memory) > 0
 
 
 def test_memory_at_hand() -> None:
