@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fewmask.config import Config
 from fewmask.errors import TrainingError
 from fewmask.learning.schedules import rate_factor
 from fewmask.training.checkpoint import CheckpointWriter
 from fewmask.training.device_memory import is_out_of_memory
+from fewmask.training.memory_advice import allocation, step_size, untried
 from fewmask.training.observer import Observer
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.scores import validate
@@ -56,18 +56,10 @@ def _memory_explained(session: Session, step: int) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise TrainingError(
-            f"out of memory in step {step}: {str(error).split('. ')[0]}",
-            where=f"batch {session.config.training.batch}, crop {session.config.views.crop}",
-            fix=_memory_advice(session.config),
+            f"out of memory in step {step}: {allocation(error)}",
+            where=step_size(session.config),
+            fix=untried(session.config, session.engine.precision, session.engine.device),
         ) from None
-
-
-def _memory_advice(config: Config) -> str:
-    """What costs time only comes first, and nothing that is set already."""
-    training = config.training
-    cheaper = "training.checkpointing=true, " if not training.checkpointing else ""
-    parts = f"training.accumulate={2 * training.accumulate}"
-    return f"{cheaper}{parts}, training.precision=bf16, a smaller training.batch or views.crop, or network.stride=16"
 
 
 def _after_step(
