@@ -21,7 +21,10 @@ Precision = Literal["bf16", "fp32", "fp64"]
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The named device, or CUDA where there is one."""
+    """The named device, or CUDA where there is one; a GPU that is named by its number becomes the current one.
+
+    Events, streams and questions for "the GPU" then mean it as well; torchrun's processes get theirs in `join_world`.
+    """
     if name is None or name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -35,6 +38,8 @@ def choose_device(name: str | None) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         last = torch.cuda.device_count() - 1
         raise ConfigError(f"there is no {name}", where="--device", fix=f"cuda:0 to cuda:{last}" if last else "cuda:0")
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
     return device
 
 
