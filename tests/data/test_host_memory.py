@@ -11,6 +11,7 @@ from fewmask.data.dataset import Sample
 from fewmask.data.host_memory import HostMemory, available_memory
 from fewmask.data.store import load_images
 from fewmask.errors import ConfigError
+from tests.resident import resident_kib
 
 
 def test_what_exceeds_the_budget_is_mapped(tmp_path: Path) -> None:
@@ -24,10 +25,19 @@ def test_what_exceeds_the_budget_is_mapped(tmp_path: Path) -> None:
     assert HostMemory().has_room(2**60)
 
 
-def test_a_buffer_of_the_same_name_takes_the_place_of_the_last(tmp_path: Path) -> None:
+def test_room_is_free_again_when_the_last_tensor_over_it_is_gone(tmp_path: Path) -> None:
+    """As when soft labels are made anew, or images have gone to a GPU; a view is enough to keep the room."""
     memory = HostMemory(100, tmp_path)
-    for _ in range(3):
-        assert not memory.is_mapped(memory.empty("soft labels", (90,), torch.uint8))
+    labels = memory.empty("soft labels", (45,), torch.int16).fill_(7)
+    part = labels[40:].numpy()
+    assert (memory.taken, memory.has_room(10), memory.has_room(11)) == (90, True, False)
+    assert memory.is_mapped(memory.empty("soft labels", (90,), torch.uint8))  # the old ones are still in use
+    del labels
+    assert memory.taken == 90
+    assert part.tolist() == [7] * 5
+    del part
+    assert memory.taken == 0
+    assert not memory.is_mapped(memory.empty("soft labels", (100,), torch.uint8))
 
 
 def test_mapped_values_survive_a_release_and_leave_no_file(tmp_path: Path) -> None:
@@ -75,8 +85,10 @@ def test_mapped_images_are_those_in_memory(tmp_path: Path, deep: bool) -> None:
     memory = HostMemory(0, tmp_path / "cache")
     resident, mapped = load_images(samples), load_images(samples, memory=memory)
     assert memory.is_mapped(mapped.values)
+    assert resident_kib(memory) == 0  # what was written was let go of
     for index in range(len(samples)):
         assert torch.equal(resident.raw(index), mapped.raw(index))
+    assert resident_kib(memory) > 0
 
 
 def test_memory_at_hand() -> None:

@@ -135,9 +135,10 @@ def test_live_statistics_are_those_of_each_part():
     split_passes(parted, 2)
     pictures = images(5, 3, 64, 64, dtype=EXACT)
     answer = parted(pictures)
-    expected = [by_hand(part) for part in (pictures[:3], pictures[3:])]
-    assert torch.equal(answer.logits, torch.cat([each.logits for each in expected]))
-    assert torch.equal(answer.features, torch.cat([each.features for each in expected]))
+    expected = [by_hand(part) for part in (pictures[[0, 2, 4]], pictures[[1, 3]])]
+    for part, each in enumerate(expected):
+        assert torch.equal(answer.logits[part::2], each.logits)
+        assert torch.equal(answer.features[part::2], each.features)
     answer.logits.square().sum().backward()
     for each in expected:
         each.logits.square().sum().backward()
@@ -160,6 +161,26 @@ def test_evaluation_is_not_cut_and_other_passes_are():
     assert sizes == [5, 2, 2, 1, 1]
 
 
+@pytest.mark.parametrize(("count", "parts"), [(8, 2), (8, 3), (7, 3), (8, 4)])
+def test_every_part_that_learns_has_labeled_and_unlabeled_images(count, parts):
+    """A batch is dark images, then bright ones; without gradients they pass in their order."""
+    net = network().train()
+    split_passes(net, parts)
+    pictures = torch.arange(count).ge(4).float()[:, None, None, None].expand(count, 3, 64, 64)
+    seen: list[list[float]] = []
+    net.backbone.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].mean((1, 2, 3)).tolist()))
+    net(pictures)
+    assert len(seen) == parts
+    assert all(len(set(part)) == 2 for part in seen)
+    dark, bright = (sum(part.count(kind) for part in seen) for kind in sorted(set(seen[0])))
+    assert (dark, bright) == (4, count - 4)
+    seen.clear()
+    with torch.no_grad():
+        net(pictures)
+    passed = [each for part in seen for each in part]
+    assert (len(passed), passed) == (count, sorted(passed))
+
+
 def test_gradients_of_parts_add_up_in_float32():
     """Under autocast each part casts the weights itself; a shared cast would add gradients up in bfloat16."""
     parted = network(frozen_norm=True).train()
@@ -173,7 +194,7 @@ def test_gradients_of_parts_add_up_in_float32():
         logits.square().sum().backward()
 
     learn_from(parted, pictures)
-    for part in (pictures[2:], pictures[:2]):  # a backward pass reaches the last part first
+    for part in (pictures[1::2], pictures[0::2]):  # a backward pass reaches the last part first
         learn_from(alone, part)
     for one, other in zip(parted.parameters(), alone.parameters(), strict=True):
         assert torch.equal(one.grad, other.grad)

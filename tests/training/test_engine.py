@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from fewmask.config import LossSettings, OptimizerSettings
+from fewmask.errors import ConfigError
 from fewmask.learning.losses import LabeledLoss
 from fewmask.methods.method import Method, MethodSettings
-from fewmask.training.engine import Engine
+from fewmask.training.engine import Engine, choose_device
 from fewmask.types import Loss, Measure, Reduce, Update, ViewRequest
 from tests.miniature import make_batch, make_engine, make_method, make_progress
 
@@ -136,3 +137,16 @@ def test_a_gradient_that_is_not_finite_is_masked_though_the_loss_is():
     engine.step(make_batch(), make_progress(5))
     assert method.a.item() == 2.0
     assert engine.bad_step.item() == 5
+
+
+def test_a_gpu_named_by_its_number_becomes_the_current_one(monkeypatch):
+    """Two GPUs that are not here: whatever asks for the current one, as events do, must mean the one that was named."""
+    current = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    for name in ("cuda:1", "cuda", "cpu", None, "cuda:0"):
+        choose_device(name)
+    assert current == [torch.device("cuda:1"), torch.device("cuda:0")]
+    with pytest.raises(ConfigError, match="there is no cuda:2"):
+        choose_device("cuda:2")

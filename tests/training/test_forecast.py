@@ -95,6 +95,10 @@ def test_the_lines_of_the_plan():
     told = "baseline steps 4000 x 15 ms, steps 5000 x 47 ms, the rest 300 ms: about 5 min in all"
     assert forecast.time_line() == told
     assert forecast.memory_line() == "peak about 6.1 GiB of 139.8 GiB"
+    over = Forecast(parts, int(9.5 * 2**30), 8 * 2**30)
+    told = "peak about 9.5 GiB, 1.5 GiB more than the 8.0 GiB that there are: the run will not fit"
+    assert over.memory_line() == told
+    assert over.memory_line("change this") == f"{told}; change this"
     assert comparison_line(forecast, seconds=310, peak=2**33).startswith("took 5 min (forecast 5 min), peak 8.0 GiB")
 
 

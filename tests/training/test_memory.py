@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fewmask.errors import ConfigError, TrainingError
 from fewmask.randomness import Randomness
 from fewmask.training.loop import train
+from fewmask.training.memory_advice import reductions, savings
 from fewmask.training.model_file import load_model
 from fewmask.training.observer import Observer
 from fewmask.training.plan import describe_plan
@@ -18,7 +19,7 @@ from fewmask.types import Progress
 from tests.methods.test_contract import make_fake
 from tests.miniature import make_engine
 from tests.training.rank_checks import PAIR
-from tests.training.runs import NOISY, assert_same_run, tiny_session, train_here
+from tests.training.runs import NOISY, assert_same_run, tiny_config, tiny_session, train_here
 from tests.training.test_capture import faked
 
 NOISE = NOISY[:2]
@@ -140,5 +141,13 @@ def test_out_of_memory_advises_what_is_not_in_use_yet(data, tmp_path):
         with pytest.raises(TrainingError) as caught:
             train(session, RunFolder(tmp_path), Observer(), 0)
         advice.append(caught.value.fix)
-    assert advice[0].startswith("training.checkpointing=true, training.accumulate=2")
-    assert advice[1].startswith("training.accumulate=4")
+    assert advice[0].startswith("any of these may be enough: training.checkpointing=true; training.accumulate=2;")
+    assert advice[1].startswith("any of these may be enough: training.accumulate=4;")
+
+
+def test_precision_and_stride_are_advised_where_they_are_not_in_use(data):
+    cuda, config = torch.device("cuda"), tiny_config(data)
+    assert savings(config, "fp32", cuda) == ["training.precision=bf16", "training.checkpointing=true"]
+    assert savings(config, "bf16", cuda) == savings(config, "fp32", torch.device("cpu")) == [CHECKPOINTING]
+    assert "network.stride=16" in reductions(config)
+    assert "network.stride=16" not in reductions(tiny_config(data, "network.stride=16"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from fewmask.errors import ConfigError, TrainingError
 from fewmask.methods.rml import P0
@@ -15,9 +16,11 @@ from fewmask.training.observer import Observer
 from fewmask.training.placement import place_stores
 from fewmask.training.plan import describe_plan
 from fewmask.training.run_folder import RunFolder
-from fewmask.training.session import build_maker
+from fewmask.training.scores import validate
+from fewmask.training.session import build_maker, class_pixels
 from fewmask.training.stages import begin_stage
 from fewmask.types import FlatImages
+from tests.resident import resident_kib
 from tests.training.runs import assert_same_run, tiny_session, train_here
 
 MAPPED = "training.host_share=0"
@@ -62,13 +65,42 @@ def test_soft_labels_follow_the_rule(data: Path, tmp_path: Path):
     """Images in memory with soft labels in a file are staged together."""
     wanted = begin_stage(tiny_session(data, method="rml"), RunFolder(tmp_path / "one"), 0, Observer())
     session = tiny_session(data, method="rml")
-    session.stores.host.budget = sum(session.stores.host.taken.values())
+    session.stores.host.budget = session.stores.host.taken
     assert not session.maker.stages
     session = begin_stage(session, RunFolder(tmp_path / "other"), 0, Observer())
     assert list(session.maker.stages) == ["unlabeled"]
     for step in (0, 5):
         assert torch.equal(wanted.maker.at(step).stored[P0], session.maker.at(step).stored[P0])
     session.maker.close()
+
+
+@pytest.mark.parametrize("read", ["labels", "hidden masks", "validation"])
+def test_mapped_pages_are_let_go_of_after_use(data: Path, read: str):
+    """Counting classes and finding anchors, holding pseudo labels against the truth, and scoring."""
+    weights = ("loss.class_weights=inverse_frequency", "views.class_crops=0.5", "training.diagnose_every=1")
+    session = tiny_session(data, MAPPED, *weights, "data.labels=4")
+    assert session.diagnostics is not None
+    assert resident_kib(session.stores.host) == 0  # the labels were read for weights, the prior and anchors
+    if read == "validation":
+        assert validate(session, Observer())
+    elif read == "hidden masks":
+        session.maker.stage(0)
+        session.maker.close()
+        session.diagnostics(session.engine, session.maker, session.stepper.maker_step())
+    assert resident_kib(session.stores.host) == 0
+
+
+def test_classes_are_counted_in_place():
+    """Every value counts once, ignore is no class, and no copy of the labels is made."""
+    values = torch.arange(2**20).remainder(256).to(torch.uint8)
+    values[:3] = 1
+    one = torch.ones(1, dtype=torch.int64)
+    labels = FlatImages(values, 0 * one, one, 2**20 * one, 1)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
+        found = class_pixels(labels, 4)
+    assert (found.dtype, found.tolist()) == (torch.int64, [4095, 4098, 4095, 4096])
+    events = log.profiler.kineto_results.events()
+    assert max(event.nbytes() for event in events if event.name() == "[memory]") < 2**16
 
 
 def test_the_images_of_a_step_that_went_wrong_are_named(data: Path, tmp_path: Path):

@@ -87,6 +87,7 @@ def test_a_finished_run_can_be_made_longer(data, copied, tmp_path):
         (["optimizer.lr=0.02"], "optimizer.lr"),
         (["training.batch=2"], "training.batch"),
         (["training.precision=fp64"], "training.precision"),
+        (["training.tf32=true"], "training.tf32"),
         (["network.backbone=resnet18"], "network.backbone"),
         (["training.soft_labels=fp16"], "training.soft_labels"),
         (["seed=1"], "seed"),

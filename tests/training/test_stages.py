@@ -1,15 +1,20 @@
 """Robust Mutual Learning over its baseline and two stages: what each leaves, and resuming anywhere in them."""
 
 import json
+import weakref
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from fewmask.training import stages
 from fewmask.training.checkpoint import load_checkpoint
 from fewmask.training.observer import Observer
 from fewmask.training.run import run_training
+from fewmask.training.stepper import Stepper
+from fewmask.types import PixelMaps
 from tests.training.runs import assert_same_run, tiny_config, write_data
 
 STEPS, BASELINE = 4, 3
@@ -32,8 +37,11 @@ class Fuse(Observer):
             raise Stopped
 
 
-def train(data: Path, out: Path, fuse: Fuse | None = None, resume: bool = False, **settings: object) -> None:
-    config = tiny_config(data, *WORDS, *(f"settings.{key}={value}" for key, value in settings.items()), method="rml")
+def train(
+    data: Path, out: Path, fuse: Fuse | None = None, resume: bool = False, where: str = "", **settings: object
+) -> None:
+    words = (*WORDS, *filter(None, [where]), *(f"settings.{key}={value}" for key, value in settings.items()))
+    config = tiny_config(data, *words, method="rml")
     config = config.model_copy(update={"baseline": {"training": {"steps": BASELINE}}})
     run_training(config, out, device="cpu", resume=resume, init=None, observer=fuse or Fuse())
 
@@ -101,3 +109,41 @@ def test_without_noise_two_baselines_are_trained(data: Path, tmp_path: Path):
     key = "network.student_1.head.classifier.weight"
     assert not torch.equal(one[key], other[key])
     assert torch.equal(start["network.teacher_2.head.classifier.weight"], other[key])
+
+
+@pytest.mark.parametrize("where", ["training.host_share=0.5", "training.host_share=0"], ids=["resident", "mapped"])
+def test_a_stage_leaves_no_memory_to_the_next_after_a_resume(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+):
+    """Soft labels and slots, the optimizers' state, gradients: gone before the next sweep makes its own."""
+    with pytest.raises(Stopped):
+        train(data, tmp_path / "run", Fuse(("training", 4)))
+    kept: list[weakref.ref[torch.Tensor]] = []
+    alive: dict[int, int] = {}
+    compute, allocate = Stepper.__call__, stages.empty_maps
+
+    def watched_step(stepper: Stepper, step: int) -> None:
+        alive.setdefault(step, sum(each() is not None for each in kept))
+        compute(stepper, step)
+        kept.extend(weakref.ref(each) for each in tensors_of(stepper) if step == STEPS - 1)
+
+    def watched_sweep(*arguments: Any) -> PixelMaps:
+        alive[-1] = sum(each() is not None for each in kept)  # the last sweep's counts
+        return allocate(*arguments)
+
+    monkeypatch.setattr(Stepper, "__call__", watched_step)
+    monkeypatch.setattr(stages, "empty_maps", watched_sweep)
+    train(data, tmp_path / "run", resume=True, where=where)
+    assert len(kept) > 10
+    assert (alive[-1], alive[STEPS]) == (0, 0)
+
+
+def tensors_of(stepper: Stepper) -> list[torch.Tensor]:
+    """What a stage has of its own."""
+    maker, optimizers = stepper.maker, stepper.engine.optimizers.values()
+    maps = [each.values for each in maker.maps.values()]
+    slots = [each.kept for each in maker.stages.values()]
+    sources = [each.values for stage in maker.stages.values() for each in stage.sources if isinstance(each, PixelMaps)]
+    state = [tensor for each in optimizers for values in each.state.values() for tensor in values.values()]
+    gradients = [each.grad for each in stepper.engine.method.parameters() if each.grad is not None]
+    return [*maps, *slots, *sources, *state, *gradients]

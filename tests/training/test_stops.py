@@ -64,13 +64,15 @@ def no_memory_on_the_host(step):
     torch.empty(2**60, dtype=torch.uint8)
 
 
-@pytest.mark.parametrize("stepper", [no_memory_on_the_gpu, no_memory_on_the_host])
-def test_out_of_memory_says_what_to_change(data, tmp_path, stepper):
+@pytest.mark.parametrize(
+    ("stepper", "size"), [(no_memory_on_the_gpu, r"20\.00 GiB"), (no_memory_on_the_host, f"{2**60} bytes")]
+)
+def test_out_of_memory_says_how_much_was_asked_for_and_what_to_change(data, tmp_path, stepper, size):
     session = replace(tiny_session(data, "training.steps=2"), stepper=stepper)
-    with pytest.raises(TrainingError, match="out of memory in step 0") as caught:
+    with pytest.raises(TrainingError, match=f"out of memory in step 0: tried to allocate {size}\n") as caught:
         train(session, RunFolder(tmp_path), Observer(), 0)
-    assert caught.value.where == "batch 4, crop (32, 48)"
-    assert all(word in caught.value.fix for word in ("training.batch", "views.crop", "bf16", "network.stride"))
+    assert caught.value.where == "training.batch=4, views.crop=32x48"
+    assert all(word in caught.value.fix for word in ("training.batch", "views.crop", "network.stride"))
 
 
 def test_other_errors_of_a_step_stay_what_they_are(data, tmp_path):

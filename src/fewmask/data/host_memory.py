@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,23 +29,32 @@ class HostMemory:
 
     def __init__(self, budget: int | None = None, folder: Path | None = None) -> None:
         self.budget, self.folder = budget, folder or Path(tempfile.gettempdir())
-        self.taken: dict[str, int] = {}  # name of a buffer in main memory -> bytes
-        self.files: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()  # address -> what is mapped there
+        # What the tensors stand on, by address; a buffer is forgotten with its last tensor, as when that went to a GPU
+        self.resident: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
+        self.files: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()
 
     def empty(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """An uninitialized tensor; one of the same name takes the place of the last in the budget."""
+        """An uninitialized tensor; `name` says what it is for, where there is no room."""
         size = math.prod(shape) * dtype.itemsize
-        self.taken.pop(name, None)
-        if size == 0 or self.has_room(size):
-            self.taken[name] = size
+        if size == 0:
             return torch.empty(*shape, dtype=dtype)
+        if self.has_room(size):
+            buffer = np.empty(size, np.uint8)
+            tensor = torch.frombuffer(buffer, dtype=dtype).view(*shape)
+            self.resident[tensor.data_ptr()] = buffer
+            return tensor
         mapping = _mapped_file(self.folder, size, name)
         tensor = torch.frombuffer(mapping, dtype=dtype).view(*shape)
         self.files[tensor.data_ptr()] = mapping
         return tensor
 
+    @property
+    def taken(self) -> int:
+        """Bytes of main memory that are in use now."""
+        return sum(buffer.nbytes for buffer in list(self.resident.values()))
+
     def has_room(self, size: int) -> bool:
-        return self.budget is None or sum(self.taken.values()) + size <= self.budget
+        return self.budget is None or self.taken + size <= self.budget
 
     def is_mapped(self, tensor: Tensor) -> bool:
         return not tensor.is_cuda and tensor.data_ptr() in self.files

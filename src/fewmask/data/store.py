@@ -205,7 +205,8 @@ class _Buffer:
             self.memory.release()
 
     def images(self, sizes: Sequence[Size] | None = None) -> FlatImages:
-        """What was written; `sizes` where images are smaller than the room they got."""
+        """What was written, once all is; `sizes` where images are smaller than the room they got."""
+        self.memory.release()
         height, width = torch.tensor(sizes or self.sizes, dtype=torch.int64).reshape(-1, 2).unbind(1)
         offset = torch.from_numpy(self.offset[:-1].copy())
         return FlatImages(self.values, offset, height.contiguous(), width.contiguous(), self.channels)

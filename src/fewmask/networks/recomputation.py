@@ -6,10 +6,11 @@ changes, hooks still run, and a copy of a network is a plain one again. Compile 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from fewmask.randomness import Noise
 from fewmask.types import Prediction
 
 Call = Callable[..., Any]
+Cut = Callable[[Tensor, int], Sequence[Tensor]]
 
 
 def recompute_blocks(network: SegmentationNetwork) -> None:
@@ -40,7 +42,8 @@ def recomputed_modules(network: SegmentationNetwork) -> list[nn.Module]:
 def split_passes(network: SegmentationNetwork, parts: int) -> None:
     """Images go through in up to `parts` parts, whose answers are joined; a part's activations are computed again.
 
-    So only one part's activations are alive in the backward pass, and the loss is still that of the whole batch.
+    So only one part's activations are alive in the backward pass, and the loss is still that of the whole batch. In
+    passes with gradients every part has images from everywhere in the batch.
     """
     network._compiled_call_impl = partial(_in_parts, network, _call_of(network), parts)
 
@@ -56,17 +59,34 @@ def _in_parts(
     if parts <= 1 or torch.is_inference_mode_enabled():  # evaluation has a batch size of its own
         whole: Prediction = call(images, noise)
         return whole
+    cut, join = (_dealt, _undealt) if torch.is_grad_enabled() else (_in_order, torch.cat)
     answers = []
-    for each in zip(images.tensor_split(parts), _noise_parts(noise, parts), strict=True):
+    for each in zip(cut(images, parts), _noise_parts(noise, cut, parts), strict=True):
         answers.append(_recomputed(network, call, *each))
         torch.clear_autocast_cache()  # each part casts the weights itself, so gradients are added up in float32
-    return Prediction(*(torch.cat(each) for each in zip(*answers, strict=True)))
+    return Prediction(*(join(each) for each in zip(*answers, strict=True)))
 
 
-def _noise_parts(noise: Noise | None, parts: int) -> list[Noise | None]:
+def _in_order(rows: Tensor, parts: int) -> Sequence[Tensor]:
+    """Where nothing is learned, images pass in their order, so that a hook can tell the first ones."""
+    return rows.tensor_split(parts)
+
+
+def _dealt(rows: Tensor, parts: int) -> Sequence[Tensor]:
+    """Like cards: a batch has the unlabeled images after the labeled, and BatchNorm must not normalize them apart."""
+    return [rows[part::parts] for part in range(parts)]
+
+
+def _undealt(answers: Sequence[Tensor]) -> Tensor:
+    """In the order of the batch; whole rows are copied, so nothing is indexed and the layout in memory stays."""
+    rows = zip_longest(*(answer.split(1) for answer in answers))
+    return torch.cat([row for each in rows for row in each if row is not None])
+
+
+def _noise_parts(noise: Noise | None, cut: Cut, parts: int) -> list[Noise | None]:
     if noise is None:
         return [None] * parts
-    return [replace(noise, position=position) for position in noise.position.tensor_split(parts)]
+    return [replace(noise, position=position) for position in cut(noise.position, parts)]
 
 
 def _recomputed(module: nn.Module, call: Call, *arguments: Any, **named: Any) -> Any:

@@ -5,7 +5,7 @@ Everything is counted first, so that the counts of several processes add up, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +33,7 @@ class Diagnostics:
     classes: tuple[str, ...]
     prior: Tensor  # [K] share of each class in the labeled pixels
     truth: FlatImages | None = None  # masks of the unlabeled images, on the host; None: there is not one
+    looked_up: Callable[[], None] = lambda: None  # called after masks were read
 
     @torch.no_grad()
     def __call__(self, engine: Engine, maker: BatchMaker, step: Tensor) -> dict[str, float]:
@@ -51,7 +52,9 @@ class Diagnostics:
         if self.truth is None:
             return torch.full_like(valid, IGNORE, dtype=torch.int64)
         windows = maker.unlabeled_windows(step).to(self.truth.values.device)
-        return sample_labels(self.truth, windows, maker.crop).to(valid.device)
+        truth = sample_labels(self.truth, windows, maker.crop).to(valid.device)
+        self.looked_up()
+        return truth
 
 
 def count(found: Sequence[PseudoLabels], valid: Tensor, truth: Tensor, num_classes: int) -> Counts:

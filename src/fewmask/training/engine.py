@@ -21,7 +21,10 @@ Precision = Literal["bf16", "fp32", "fp64"]
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The named device, or CUDA where there is one."""
+    """The named device, or CUDA where there is one; a GPU that is named by its number becomes the current one.
+
+    Events, streams and questions for "the GPU" then mean it as well; torchrun's processes get theirs in `join_world`.
+    """
     if name is None or name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -35,6 +38,8 @@ def choose_device(name: str | None) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         last = torch.cuda.device_count() - 1
         raise ConfigError(f"there is no {name}", where="--device", fix=f"cuda:0 to cuda:{last}" if last else "cuda:0")
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
     return device
 
 
@@ -152,6 +157,13 @@ class Engine:
             bad = ~torch.stack(self.finite).all() & (self.bad_step < 0)
             self.bad_step.copy_(torch.where(bad, progress.random.step, self.bad_step))
         self.found, self.finite = [], []
+
+    def retire(self) -> None:
+        """Let go of what the optimizers keep; gradients of a captured step would hold on to its memory."""
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+            optimizer.state.clear()
+            optimizer.grad_scale, optimizer.found_inf = None, None  # type: ignore[attr-defined]
 
     def gather_sums(self) -> dict[str, Tensor]:
         """Collect the metric sums on the first rank (all ranks must call this) and return them, on the CPU."""

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from fewmask.config import Config, Size, TrainingSettings
 from fewmask.errors import TrainingError
 from fewmask.training.device_memory import available, held, is_out_of_memory, peak_allocated, release, reset_peak
+from fewmask.training.engine import Engine
 from fewmask.training.forecast import gibibytes
+from fewmask.training.memory_advice import savings, step_size, untried, written_size
 from fewmask.training.pixel_store import map_forms, uniform_maps
 from fewmask.training.session import Session, build_engine, build_maker
 from fewmask.training.stepper import Stepper
@@ -60,21 +62,17 @@ class Misfit:
         return max(self.fitted, min(most, self.failed - self.unit))
 
 
-def advice(misfit: Misfit, training: TrainingSettings, crop: Size, *, fp32: bool) -> list[str]:
-    """Changes of settings, each of which would do, first those that change least."""
+def advice(misfit: Misfit, training: TrainingSettings, crop: Size) -> list[str]:
+    """Changes of settings, each of which would do by the steps that were tried, first those that change least."""
     batch = misfit.largest_batch()
-    found = []
-    if fp32:
-        found.append("training.precision=bf16")
-    if not training.checkpointing:
-        found.append("training.checkpointing=true")
+    found: list[str] = []
     if batch:
         possible = accumulations(training, batch // training.accumulate, misfit.unit // training.accumulate)
         found.extend(f"training.accumulate={parts}" for parts in possible)
         found.append(" ".join(smaller_batch(training, batch, misfit.unit)))
     if misfit.line is not None and misfit.line.per_image > 0:
-        found.extend(f"views.crop={height}x{width}" for height, width in smaller_crops(misfit, crop))
-    return found if batch else [*found, "a smaller views.crop, another network.backbone, network.stride=16"]
+        found.extend(f"views.crop={written_size(size)}" for size in smaller_crops(misfit, crop))
+    return found
 
 
 def accumulations(training: TrainingSettings, batch: int, unit: int) -> Iterator[int]:
@@ -111,17 +109,25 @@ def smaller_crops(misfit: Misfit, crop: Size) -> Iterator[Size]:
 
 def does_not_fit(session: Session) -> TrainingError:
     """Tries smaller batches where there is one process, and says what would fit."""
-    config, crop = session.config, session.config.views.crop
-    assert crop is not None
     misfit = _explore(session)
     excess = misfit.line.at(misfit.batch) - misfit.room if misfit.line is not None else 0.0
     over = f", about {gibibytes(excess)} too much" if excess > 0 else ""
-    fp32 = session.engine.device.type == "cuda" and session.engine.precision == "fp32"
     return TrainingError(
         f"a step does not fit into the memory of {session.engine.device}: {gibibytes(misfit.room)} can be used{over}",
-        where=f"training.batch={config.training.batch}, views.crop={crop[0]}x{crop[1]}",
-        fix="one of: " + "; ".join(advice(misfit, config.training, crop, fp32=fp32)),
+        where=step_size(session.config),
+        fix=_way_out(misfit, session.config, session.engine),
     )
+
+
+def _way_out(misfit: Misfit, config: Config, engine: Engine) -> str:
+    """What the tried steps speak for, apart from what nobody tried."""
+    assert config.views.crop is not None
+    known = advice(misfit, config.training, config.views.crop)
+    if not known:
+        return untried(config, engine.precision, engine.device)
+    others = savings(config, engine.precision, engine.device)
+    more = f"; not tried, but may be enough: {'; '.join(others)}" if others else ""
+    return f"one of these, by steps that were tried: {'; '.join(known)}{more}"
 
 
 def _explore(session: Session) -> Misfit:
@@ -175,3 +181,4 @@ def _one_step(session: Session, config: Config) -> None:
         Stepper(config, engine, maker)(0)
     finally:
         maker.close()
+        engine.retire()

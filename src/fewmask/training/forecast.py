@@ -54,8 +54,12 @@ class Forecast:
         words = [*map(str, told), *([f"the rest {duration(rest)}"] if rest > 0 else [])]
         return f"{', '.join(words)}: about {duration(self.seconds)} in all"
 
-    def memory_line(self) -> str:
-        return f"peak about {gibibytes(self.peak)} of {gibibytes(self.capacity)}"
+    def memory_line(self, advice: str = "") -> str:
+        """`advice` is said where the peak is more than there is."""
+        if self.peak <= self.capacity:
+            return f"peak about {gibibytes(self.peak)} of {gibibytes(self.capacity)}"
+        missing = f"{gibibytes(self.peak - self.capacity)} more than the {gibibytes(self.capacity)} that there are"
+        return f"peak about {gibibytes(self.peak)}, {missing}: the run will not fit; {advice}".rstrip("; ")
 
 
 def run_parts(

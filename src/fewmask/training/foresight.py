@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 
@@ -13,9 +12,9 @@ from fewmask.training.device_memory import capacity, is_out_of_memory, release, 
 from fewmask.training.fitting import does_not_fit
 from fewmask.training.forecast import Forecast, Part, largest_peak, run_parts
 from fewmask.training.observer import Observer
-from fewmask.training.pixel_store import map_forms, stored_bytes, uniform_maps
+from fewmask.training.pixel_store import map_forms, uniform_maps
 from fewmask.training.session import Session
-from fewmask.training.stages import restarted
+from fewmask.training.stages import restarted, retire
 from fewmask.training.trial import on_trial
 
 
@@ -71,12 +70,15 @@ def own_costs(session: Session, start: int, count: int, observer: Observer) -> C
             with on_trial(tried.engine):
                 return measure(tried, start, count)
         finally:
-            tried.maker.close()
+            if before_sweep:
+                retire(tried)
+            else:
+                tried.maker.close()
 
     observer.advance("trying steps", 0, count)
     costs = _measured(lambda: session, attempt, session.engine.device)
     observer.advance("trying steps", count, count)
-    return replace(costs, peak=costs.peak + _kept_twice(session, start))
+    return costs
 
 
 def _baseline_costs(session: Session, baseline: Baseline, observer: Observer) -> Costs | None:
@@ -95,14 +97,6 @@ def _baseline_costs(session: Session, baseline: Baseline, observer: Observer) ->
     costs = _measured(lambda: baseline_session(session, baseline, Observer()), attempt, session.engine.device)
     observer.advance("trying baseline steps", count, count)
     return costs
-
-
-def _kept_twice(session: Session, start: int) -> int:
-    """Bytes of the soft labels that a later sweep writes while those of the stage before it are still in use."""
-    later = session.total_steps - start > session.config.training.steps
-    if not (session.method.needs_baseline and later and session.stepper.captures):
-        return 0  # an eager step has given back its memory by then, which is more
-    return stored_bytes(map_forms(session.method, session.config.training.soft_labels), session.stores.unlabeled)
 
 
 def _measured(build: Callable[[], Session], attempt: Callable[[Session], Costs], device: torch.device) -> Costs:

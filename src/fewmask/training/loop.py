@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fewmask.config import Config
 from fewmask.errors import TrainingError
 from fewmask.learning.schedules import rate_factor
 from fewmask.training.checkpoint import CheckpointWriter
-from fewmask.training.device_memory import is_out_of_memory, release
+from fewmask.training.device_memory import is_out_of_memory
+from fewmask.training.memory_advice import allocation, step_size, untried
 from fewmask.training.observer import Observer
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.scores import validate
@@ -39,7 +39,6 @@ def train(session: Session, folder: RunFolder, observer: Observer, start: int) -
             for step in range(start, total):
                 if session.method.needs_baseline and step % session.config.training.steps == 0:
                     session = begin_stage(session, folder, step // session.config.training.steps, observer)
-                    release(session.engine.device)  # the last stage's graph
                 with _memory_explained(session, step):
                     session.stepper(step)
                 _after_step(session, folder, observer, stop, writer, step + 1)
@@ -57,18 +56,10 @@ def _memory_explained(session: Session, step: int) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise TrainingError(
-            f"out of memory in step {step}: {str(error).split('. ')[0]}",
-            where=f"batch {session.config.training.batch}, crop {session.config.views.crop}",
-            fix=_memory_advice(session.config),
+            f"out of memory in step {step}: {allocation(error)}",
+            where=step_size(session.config),
+            fix=untried(session.config, session.engine.precision, session.engine.device),
         ) from None
-
-
-def _memory_advice(config: Config) -> str:
-    """What costs time only comes first, and nothing that is set already."""
-    training = config.training
-    cheaper = "training.checkpointing=true, " if not training.checkpointing else ""
-    parts = f"training.accumulate={2 * training.accumulate}"
-    return f"{cheaper}{parts}, training.precision=bf16, a smaller training.batch or views.crop, or network.stride=16"
 
 
 def _after_step(

@@ -64,6 +64,8 @@ def uniform_maps(form: MapForm, images: FlatImages, host: HostMemory | None = No
     maps = empty_maps(form, images, host, name)
     row = torch.full((1, form.classes), -math.log(form.classes))
     maps.values[:] = CODES[form.code].encode(row).to(maps.values.device)
+    if host is not None:
+        host.release()
     return maps
 
 

@@ -12,6 +12,7 @@ from fewmask.settings import SectionType, written
 from fewmask.training.baselines import Baseline
 from fewmask.training.forecast import Forecast
 from fewmask.training.learners import learner_config
+from fewmask.training.memory_advice import untried
 from fewmask.training.optimizers import head_rate
 from fewmask.training.pixel_store import map_forms
 from fewmask.training.placement import describe_placement, place_of_soft_labels
@@ -38,7 +39,7 @@ def describe_plan(
         *_steps_rows(session, start, baselines),
         *_memory_rows(session),
         *_stored_rows(session),
-        *_forecast_rows(forecast),
+        *_forecast_rows(session, forecast),
         *(("note", note) for note in [*dataset.notes, *_own_notes(session)]),
     )
 
@@ -115,8 +116,11 @@ def _memory_rows(session: Session) -> Iterator[tuple[str, str]]:
         )
 
 
-def _forecast_rows(forecast: Forecast | None) -> list[tuple[str, str]]:
-    return [] if forecast is None else [("time", forecast.time_line()), ("memory", forecast.memory_line())]
+def _forecast_rows(session: Session, forecast: Forecast | None) -> list[tuple[str, str]]:
+    if forecast is None:
+        return []
+    advice = untried(session.config, session.engine.precision, session.engine.device)
+    return [("time", forecast.time_line()), ("memory", forecast.memory_line(advice))]
 
 
 def _network_rows(session: Session) -> Iterator[tuple[str, str]]:

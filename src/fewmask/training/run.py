@@ -44,7 +44,7 @@ from fewmask.training.stages import rejoin_stage
 from fewmask.training.state import collect_state, restore_state
 
 _MAY_CHANGE = ("preset", "training", "evaluation")  # settings a resumed run may change without becoming another run
-_MAY_NOT_CHANGE = ("batch", "unlabeled_batch", "accumulate", "precision", "soft_labels", "sweep_pixels")
+_MAY_NOT_CHANGE = ("batch", "unlabeled_batch", "accumulate", "precision", "tf32", "soft_labels", "sweep_pixels")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,11 @@ def validate(session: Session, observer: Observer) -> dict[str, Scores]:
     if session.stores.val is None or session.stores.val_labels is None:
         return {}
     networks, engine = session.method.networks(), session.engine
+
+    def advance(done: int, total: int) -> None:
+        session.stores.host.release()
+        observer.advance("validating", done, total)
+
     return score_networks(
         {name: autocast_logits(networks[name], engine.device, engine.precision) for name in session.method.predictors},
         session.method.ensemble,
@@ -24,5 +29,5 @@ def validate(session: Session, observer: Observer) -> dict[str, Scores]:
         shard=(session.world.rank, session.world.size),
         device=engine.device,
         reduce=session.world.sum,
-        progress=lambda done, total: observer.advance("validating", done, total),
+        progress=advance,
     )

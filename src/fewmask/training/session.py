@@ -182,6 +182,7 @@ def save_memory(method: Method, settings: TrainingSettings) -> None:
 def build_diagnostics(config: Config, dataset: Dataset, stores: Stores, observer: Observer) -> Diagnostics:
     """Hidden masks are read here and go nowhere else."""
     pixels = class_pixels(stores.labels, len(dataset.classes)).double().cpu()
+    stores.host.release()
     truth = None
     if stores.unlabeled is not None and any(sample.mask for sample in dataset.unlabeled):
         truth = load_hidden_masks(
@@ -193,7 +194,7 @@ def build_diagnostics(config: Config, dataset: Dataset, stores: Stores, observer
             progress=lambda done, total: observer.advance("reading hidden masks", done, total),
             memory=stores.host,
         )
-    return Diagnostics(dataset.classes.names, pixels / pixels.sum().clamp(min=1), truth)
+    return Diagnostics(dataset.classes.names, pixels / pixels.sum().clamp(min=1), truth, stores.host.release)
 
 
 def build_engine(config: Config, method: Method, device: torch.device, world: World) -> Engine:
@@ -231,6 +232,7 @@ def build_maker(
         maps=maps,
         strides=engine.method.stored_strides(),
     )
+    stores.host.release()  # class-aware crops have looked at all labels
     return stage_elsewhere(maker, stores, engine.device)
 
 
@@ -255,6 +257,7 @@ def build_method(config: Config, dataset: Dataset, stores: Stores) -> Method:
             raise ConfigError(error.what, where=f"{error.where} of {learner}", fix=error.fix) from None
 
     loss = LabeledLoss(config.loss, _class_weights(config, len(dataset.classes), stores.labels))
+    stores.host.release()
     return create_method(config.method, config.settings, build, loss)
 
 
@@ -267,7 +270,7 @@ def checksums(dataset: Dataset) -> dict[str, str]:
 
 def class_pixels(labels: FlatImages, num_classes: int) -> torch.Tensor:
     """How many pixels each class has, [K]."""
-    return torch.bincount(labels.values.flatten().long(), minlength=IGNORE + 1)[:num_classes]
+    return torch.bincount(labels.values, minlength=IGNORE + 1)[:num_classes]  # bytes: int64 would take eight times more
 
 
 def _class_weights(config: Config, num_classes: int, labels: FlatImages) -> torch.Tensor | None:

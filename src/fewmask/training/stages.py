@@ -12,6 +12,7 @@ from torch import Tensor
 from fewmask.evaluation.cells import bounded_forward
 from fewmask.networks.compilation import as_written
 from fewmask.training.checkpoint import load_checkpoint, save_checkpoint
+from fewmask.training.device_memory import release
 from fewmask.training.observer import Observer
 from fewmask.training.pixel_store import empty_maps, map_forms, write_maps
 from fewmask.training.run_folder import RunFolder
@@ -30,13 +31,32 @@ def begin_stage(session: Session, folder: RunFolder, stage: int, observer: Obser
     if session.world.main:
         save_checkpoint(folder.stages, stage, method_state(session.method), keep=session.method.stages)
     session.world.barrier()
-    return restarted(session, sweep(session, observer))
+    return _swept(session, observer)
 
 
 def rejoin_stage(session: Session, folder: RunFolder, stage: int, observer: Observer) -> Session:
     """The session of a stage that was interrupted: the same sweep over the same weights gives the same soft labels."""
     load_method(session.method, load_checkpoint(folder.stages / f"step_{stage:08d}.pt"))
-    return restarted(session, sweep(session, observer))
+    return _swept(session, observer)
+
+
+def _swept(session: Session, observer: Observer) -> Session:
+    """The session of the next stage; this one's memory is given back before the sweep, the sweep's before a step."""
+    retire(session)
+    release(session.engine.device)
+    following = restarted(session, sweep(session, observer))
+    release(session.engine.device)
+    return following
+
+
+def retire(session: Session) -> None:
+    """Let go of what a stage's steps need: graph, soft labels, slots, optimizer state; metrics and networks go on.
+
+    Callers may have the session until the run ends, so what it holds is dropped here and not with its last name.
+    """
+    session.maker.retire()
+    session.stepper.retire()
+    session.engine.retire()
 
 
 def sweep(session: Session, observer: Observer) -> dict[str, PixelMaps]:

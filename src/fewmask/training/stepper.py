@@ -62,6 +62,10 @@ class Stepper:
         """Steps until the pace is the lasting one."""
         return _WARM_UP + 1 if self.captures else 1
 
+    def retire(self) -> None:
+        """Let go of the captured step, whose memory serves nobody else as long as there is a graph."""
+        self.graph, self.batch, self.ready, self.done = None, None, None, 0
+
     def _compute(self) -> None:
         if not self.ahead:
             self.engine.step(self.maker(self.maker_step()), self.progress)

@@ -114,6 +114,12 @@ class BatchMaker:
         for stage in self.stages.values():
             stage.close()
 
+    def retire(self) -> None:
+        """End the threads and let go of slots and maps, whoever still has this maker; it can make no batch then."""
+        self.close()
+        self.stages, self.maps = {}, {}
+        del self.labeled, self.labels, self.pool  # slots, where they are staged
+
     def __call__(self, step: Tensor) -> Batch:
         """The batch of `step` [] int64, which lies on the stores' device and is the one that was staged."""
         self._require_staged(step)
