@@ -1,4 +1,4 @@
-"""Learners of unlike architecture, p0 of their own, other starts of a stage, and teachers' BatchNorm statistics."""
+"""Learners of unlike architecture, p0 of their own, and other starts of a stage."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from fewmask.training.engine import Engine
 from fewmask.types import IGNORE, Batch, Measure, Prediction, Progress, Update
 from tests.methods.test_contract import fake_of, make_fake
 from tests.methods.test_rml import K, batch_of, loss_by_loop, mix_by_loop
-from tests.miniature import CLASSES, NETWORK, make_batch, make_engine, make_method, make_progress, requests
+from tests.miniature import CLASSES, NETWORK, make_batch, make_method, make_progress, requests
 from tests.networks.small import vit_settings
 
 SIZE, STRIDES, WIDTHS = 4, (1, 2), (2, 3)
@@ -197,71 +197,6 @@ def test_networks_belong_to_learners():
         method = make_method(name)
         assert tuple(method.trained()) == method.learners
         assert {learner_of(each) for each in method.networks()} == set(method.learners)
-
-
-def fed_inputs(network: nn.Module, images: Tensor) -> dict[str, Tensor]:
-    """What each BatchNorm layer gets when the network answers in eval mode."""
-    found, handles = {}, []
-    for name, layer in network.named_modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            handles.append(layer.register_forward_pre_hook(lambda _, args, name=name: found.update({name: args[0]})))
-    with torch.no_grad():
-        network(images)
-    for handle in handles:
-        handle.remove()
-    return found
-
-
-@pytest.mark.parametrize("name", ["rml", "mean_teacher"])
-def test_weak_statistics_are_those_of_the_weak_images(name: str):
-    """After a step each running statistic is 0.9 times itself and 0.1 times that of the unlabeled weak images."""
-    method, batch = make_method(name, buffers="weak"), make_batch()
-    teacher = method.teacher_1
-    for layer in teacher.modules():  # a past that differs from the student's
-        if isinstance(layer, nn.BatchNorm2d):
-            layer.running_mean.add_(0.1)
-    expected = {}
-    for layer, values in fed_inputs(teacher, batch.weak).items():
-        flat = values.double().transpose(0, 1).flatten(1)  # [D, pixels]
-        old = teacher.get_submodule(layer)
-        expected[layer] = (
-            0.9 * old.running_mean + 0.1 * flat.mean(1),
-            0.9 * old.running_var + 0.1 * flat.var(1, correction=1),
-        )
-    assert len(expected) > 5
-    before = teacher(batch.weak).logits
-    step = method.step(batch, make_progress())
-    assert any(isinstance(request, Update) for request in step)  # labels were made, and nothing has moved yet
-    assert torch.equal(teacher(batch.weak).logits, before)
-    make_engine(method).step(batch, make_progress())
-    for layer, (mean, variance) in expected.items():
-        got = teacher.get_submodule(layer)
-        torch.testing.assert_close(got.running_mean, mean.float(), rtol=1e-4, atol=1e-6)
-        torch.testing.assert_close(got.running_var, variance.float(), rtol=1e-4, atol=1e-6)
-        assert not torch.allclose(got.running_mean, method.student_1.get_submodule(layer).running_mean, atol=1e-4)
-
-
-def test_weak_statistics_make_the_labels_that_copied_ones_would_make():
-    """The step that moves them answers with the statistics from before, as sweeps and evaluation do."""
-    batch = make_batch()
-    labels = [make_method("rml", buffers=buffers).pseudo_labels(batch)[0].label for buffers in ("weak", "copied")]
-    assert torch.equal(*labels)
-
-
-def test_sweeps_and_evaluation_leave_weak_statistics_alone():
-    method = make_method("rml", buffers="weak")
-    before = {key: value.clone() for key, value in method.teacher_1.state_dict().items()}
-    method.eval()
-    method.start_stage(0)
-    method.sweep(make_batch().weak, None)
-    method.finish_sweep()
-    method.teacher_1(make_batch().image)
-    assert all(torch.equal(value, before[key]) for key, value in method.teacher_1.state_dict().items())
-
-
-def test_direct_coupling_shows_its_teachers_no_weak_images():
-    with pytest.raises(ConfigError, match="see no weak images"):
-        make_method("rml", buffers="weak", coupling="direct")
 
 
 def convolutions_and_attention(**settings: object) -> Method:

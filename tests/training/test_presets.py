@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from torchvision.models.segmentation import deeplabv3_resnet101
+from torchvision.models.segmentation import DeepLabV3_ResNet101_Weights, deeplabv3_resnet101
 
 from fewmask.cli import run
 from fewmask.config import Config
@@ -20,12 +20,12 @@ from fewmask.methods.rml import RMLSettings, RobustMutualLearning
 from fewmask.networks.build import build_network
 from fewmask.networks.weight_matching import match_weights
 from fewmask.settings import list_presets, preset, resolve
+from fewmask.training.checkpoint import load_checkpoint
 from fewmask.training.learners import baseline_config
 from tests.training.layouts import Size, write_camvid, write_cityscapes, write_demo, write_pets, write_voc
 
 PAPER = ("paper-cityscapes", "paper-voc", "paper-voc-coco")
 SMALL = (
-    "network.pretrained=none",  # nothing is downloaded
     "training.batch=1",
     "training.steps=1",  # in each of the two stages, so two steps and what lies between
     "training.log_every=1",
@@ -34,6 +34,7 @@ SMALL = (
     # A third of the time, where the processor has it
     f"training.precision={'bf16' if torch.ops.mkldnn._is_mkldnn_bf16_supported() else 'fp32'}",
 )
+FEW = ("training.unlabeled_batch=1", "settings.pairs=independent", "--labels", "1", "--device", "cpu")
 CASES: dict[str, tuple[Callable[[Path, Size], Path], Size, tuple[str, ...]]] = {
     # Images below the crop, which pad it: all of them are swept and scored, by two and by four networks
     "paper-cityscapes": (write_cityscapes, (96, 192), ("data.resize=96x192", "evaluation.size=none")),
@@ -62,8 +63,7 @@ def test_a_preset_trains_two_steps(name: str, folder: Path, capsys: pytest.Captu
     """One labeled image and one unlabeled per step, with partners drawn apart; all else is as a user gets it."""
     write, size, words = CASES[name]
     data, out = write(folder / "data", size), folder / "run"
-    few = ("training.unlabeled_batch=1", "settings.pairs=independent", "--labels", "1", "--device", "cpu")
-    words = (*SMALL, *words, *few)
+    words = ("network.pretrained=none", *SMALL, *words, *FEW)  # nothing is downloaded
     assert run(["train", str(data), "--out", str(out), "--preset", name, *words]) == 0
     said = capsys.readouterr().err
     assert "1 labeled, 2 unlabeled, 1 validation images" in said
@@ -109,9 +109,42 @@ def check_prediction(folder: Path, out: Path) -> None:
         assert mask.size == (75, 50)
 
 
+def write_coco_weights(home: Path) -> Path:
+    """A file of torchvision's names and shapes in its cache, so that nothing is downloaded; the numbers are random."""
+    path = home / "hub" / "checkpoints" / Path(DeepLabV3_ResNet101_Weights.COCO_WITH_VOC_LABELS_V1.url).name
+    path.parent.mkdir(parents=True)
+    torch.manual_seed(1)  # not the numbers that a network would draw by itself
+    network = deeplabv3_resnet101(weights=None, weights_backbone=None, num_classes=21, aux_loss=True)
+    torch.save(network.state_dict(), path)
+    return path
+
+
+@pytest.mark.slow
+def test_paper_voc_coco_trains_from_torchvisions_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All else is paper-voc, which trains above, so a small crop and one stage will do."""
+    monkeypatch.setenv("TORCH_HOME", str(folder / "torch"))
+    weights = write_coco_weights(folder / "torch")
+    data, out = write_voc(folder / "data", (48, 64)), folder / "run"
+    still = "baseline.optimizer.lr=1e-30"  # the stage starts from what was loaded
+    small = ("views.crop=32x32", "settings.stages=1", still, *SMALL, *FEW)
+    assert run(["train", str(data), "--out", str(out), "--preset", "paper-voc-coco", *small]) == 0
+    (line,) = {line.strip() for line in capsys.readouterr().err.splitlines() if "weights: torchvision" in line}
+    assert line.startswith("weights: torchvision, COCO with the VOC classes: 520 of 520 backbone tensors;")
+    assert yaml.safe_load((out / "config.yaml").read_text())["network"]["pretrained"] == "coco-voc-classes"
+    given = torch.load(weights, weights_only=True)["backbone.conv1.weight"]
+    start = load_checkpoint(out / "stages" / "step_00000000.pt")
+    torch.testing.assert_close(start["network.teacher_2.backbone.body.conv1.weight"], given, rtol=0, atol=1e-12)
+    (losses,) = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
+    assert all(math.isfinite(value) for value in losses.values()), losses
+
+
 def test_every_preset_is_trained() -> None:
-    """paper-voc-coco is paper-voc with other weights; as weights are not downloaded here, it would be the same run."""
     assert {*CASES, "paper-voc-coco"} == set(list_presets())
+
+
+def test_paper_voc_coco_is_paper_voc_with_other_weights() -> None:
     one, other = (resolve(preset(name)).model_dump(exclude={"preset"}) for name in ("paper-voc", "paper-voc-coco"))
     assert (one["network"].pop("pretrained"), other["network"].pop("pretrained")) == ("hub", "coco-voc-classes")
     assert one == other

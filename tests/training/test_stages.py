@@ -22,19 +22,34 @@ WORDS = (f"training.steps={STEPS}", "training.checkpoint_every=3", "training.log
 WORDS += ("training.diagnose_every=1", "data.labels=4")  # two hidden masks, and images that have none
 
 
+SWEEP = "a sweep"
+
+
 class Stopped(Exception):
     """The process died here."""
 
 
 class Fuse(Observer):
-    """Dies in the middle of step `at` of the task, as a killed process would: nothing more is saved."""
+    """Dies in the middle of step `at` of the task, as a killed process would: nothing more is saved.
 
-    def __init__(self, at: tuple[str, int] | None = None) -> None:
-        self.at = at
+    A task that comes again, as a sweep does, is let go on `spared` times. `heard` is what a resumed run did, in order.
+    """
+
+    def __init__(self, at: tuple[str, int] | None = None, spared: int = 0) -> None:
+        self.at, self.spared = at, spared
+        self.heard: list[str | int] = []
+
+    def say(self, text: str) -> None:
+        if text.startswith("continuing "):
+            self.heard.append(int(text.rpartition(" after step ")[2]))
 
     def advance(self, task: str, done: int, total: int) -> None:
+        if (task, done) == ("sweeping", total):
+            self.heard.append(SWEEP)
         if (task, done) == self.at and total != BASELINE:
-            raise Stopped
+            if not self.spared:
+                raise Stopped
+            self.spared -= 1
 
 
 def train(
@@ -59,12 +74,38 @@ def whole(data: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "at", [("training", 2), ("training", STEPS), ("sweeping", 4), ("training", STEPS + 2), ("validating", 5)]
+    ("at", "spared", "heard"),
+    [
+        (("validating", 5), 0, [BASELINE, SWEEP, SWEEP]),  # the baseline's scores: it is the one that goes on
+        (("sweeping", 4), 0, [0, SWEEP, SWEEP]),
+        (("training", 2), 0, [0, SWEEP, SWEEP]),
+        (("training", STEPS), 0, [SWEEP, 3, SWEEP]),  # stage 1 is rejoined, which sweeps before it goes on
+        (("sweeping", 4), 1, [STEPS, SWEEP]),  # the sweep before stage 2, which begins again
+        (("training", STEPS + 2), 0, [STEPS, SWEEP]),  # before the first checkpoint of stage 2
+        (("training", STEPS + 3), 0, [SWEEP, STEPS + 2]),  # after it: stage 2 is rejoined
+        (("validating", 5), 1, [2 * STEPS]),
+    ],
 )
-def test_resuming_anywhere_ends_the_same(data: Path, whole: Path, tmp_path: Path, at: tuple[str, int]):
+def test_resuming_anywhere_ends_the_same(
+    data: Path, whole: Path, tmp_path: Path, at: tuple[str, int], spared: int, heard: list[str | int]
+):
     with pytest.raises(Stopped):
-        train(data, tmp_path / "run", Fuse(at))
-    train(data, tmp_path / "run", resume=True)
+        train(data, tmp_path / "run", Fuse(at, spared))
+    resumed = Fuse()
+    train(data, tmp_path / "run", resumed, resume=True)
+    assert resumed.heard == heard
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_a_stage_that_is_rejoined_may_be_interrupted_again(data: Path, whole: Path, tmp_path: Path):
+    with pytest.raises(Stopped):
+        train(data, tmp_path / "run", Fuse(("training", STEPS + 3)))
+    for again in (Fuse(("sweeping", 4)), Fuse(("training", STEPS + 3))):
+        with pytest.raises(Stopped):
+            train(data, tmp_path / "run", again, resume=True)
+    resumed = Fuse()
+    train(data, tmp_path / "run", resumed, resume=True)
+    assert resumed.heard == [SWEEP, STEPS + 2]
     assert_same_run(tmp_path / "run", whole)
 
 

@@ -84,16 +84,20 @@ def test_every_pass_shows_each_image_once() -> None:
     assert torch.equal(unlabeled.sort(1).values, torch.arange(9).expand(5, 9))
 
 
+@pytest.mark.parametrize("pairs", ["batch", "independent"])
 @pytest.mark.parametrize(("pool", "batch"), [(2, 2), (2, 3), (3, 4), (5, 4), (7, 3), (5, 7)])
-def test_no_image_is_ever_mixed_with_itself(pool: int, batch: int) -> None:
+def test_no_image_is_ever_mixed_with_itself(pool: int, batch: int, pairs: str) -> None:
     tiny = {"crop": (2, 2), "settings": ViewSettings(), "batch": 1, "unlabeled_batch": batch, "unlabeled": pool}
-    made = maker(request=ViewRequest(mixing="box"), **tiny)
+    made = maker(request=ViewRequest(mixing="box", pairs=pairs), **tiny)
     repeated = 0
     for step in range(170):
         result = made(torch.tensor(step))
-        assert bool((result.weak_index != result.weak_index[result.partner]).all())
+        first = result.weak_index[: len(result.partner)]
+        assert len(first) == batch
+        assert len(result.weak_index) == (2 * batch if pairs == "independent" else batch)
+        assert bool((first != result.weak_index[result.partner]).all())
         assert 0 <= int(result.weak_index.min()) <= int(result.weak_index.max()) < pool
-        repeated += len(set(result.weak_index.tolist())) < batch
+        repeated += len(set(first.tolist())) < batch
     assert (repeated > 0) == (pool % batch > 0)  # only a pass that ends within a batch can repeat an image
 
 

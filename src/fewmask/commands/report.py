@@ -34,7 +34,7 @@ def write_run_report(outcome: Outcome) -> Path:
         picture_titles=["image", "truth", *predictors],
         pictures=picture_rows(session, predictors),
         data=data_summary(session),
-        notes=session.dataset.notes,
+        notes=(*session.dataset.notes, *folder.read_json(folder.split.name).get("notes", ())),
         next_commands=[f"fewmask evaluate {run}", f"fewmask predict {run} IMAGES --out masks"],
         environment=describe_environment(),
     )

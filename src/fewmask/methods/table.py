@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,7 +40,7 @@ def describe_methods() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "summary": (__import__(kind.__module__, fromlist=["x"]).__doc__ or "").strip().splitlines()[0],
+            "summary": (sys.modules[kind.__module__].__doc__ or "").strip().splitlines()[0],
             "loss": (kind.__doc__ or "").strip().splitlines()[0],
             "paper": kind.paper,
             "predictors": list(kind.predictors),

@@ -41,6 +41,7 @@ from fewmask.training.run_folder import RunFolder
 from fewmask.training.scores import validate
 from fewmask.training.session import Session, build_session, choose_crop, load_stores, with_all_settings
 from fewmask.training.stages import rejoin_stage
+from fewmask.training.start_notes import start_notes
 from fewmask.training.state import collect_state, restore_state
 
 _MAY_CHANGE = ("preset", "training", "evaluation")  # settings a resumed run may change without becoming another run
@@ -88,6 +89,8 @@ def _run_on(
     observer = observer if world.main else Observer()
     try:
         dataset = open_checked(config, observer)
+        for note in start_notes(dataset, starts, same_classes=method_class(config.method).needs_baseline):
+            observer.warn(note)
         stores = load_stores(config, dataset, observer, cache=out)
         config = config.model_copy(
             update={"views": config.views.model_copy(update={"crop": choose_crop(config, stores.labeled)})}
@@ -155,17 +158,19 @@ def _prepare(
     main = session.world.main
     if resume and session.world.any(main and folder.config.exists(), session.engine.device):
         return _continue(session, folder, observer)
+    notes = start_notes(session.dataset, starts, same_classes=session.method.needs_baseline)
+    split = {**split_record(session.dataset), "notes": notes}
     if main:
         folder.claim()
     if not starts and session.method.needs_baseline:
         if main:
-            folder.start(session.config, split_record(session.dataset))
+            folder.start(session.config, split)
         return session, 0, baselines_of(session, folder)
     for line in initialize_learners(session.method, starts):
         observer.say(line)
     _save_start(session, folder)
     if main:
-        folder.start(session.config, split_record(session.dataset))
+        folder.start(session.config, split)
     session.world.barrier()
     return session, 0, []
 
