@@ -50,7 +50,7 @@ class Sample:
     image_form: str
     mask_form: str | None
 
-    def __init__(self, name: str, image: Path, mask: Path | None = None) -> None:
+    def __init__(self, name: str, image: Path | str, mask: Path | str | None = None) -> None:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "image_form", _form(image, name))
         object.__setattr__(self, "mask_form", mask and _form(mask, name))
@@ -67,7 +67,7 @@ class Sample:
         return Sample(self.name, self.image, mask)
 
 
-def _form(path: Path, name: str) -> str:
+def _form(path: Path | str, name: str) -> str:
     """The path with a mark where the name stands in it, if it does; equal forms are one string."""
     before, found, after = os.fspath(path).rpartition(name)
     return sys.intern(f"{before}{_NAME}{after}" if found else os.fspath(path))

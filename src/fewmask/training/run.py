@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -142,6 +143,7 @@ def open_checked(config: Config, observer: Observer) -> Dataset:
         raise ConfigError("no data folder given", where="data.root", fix="fewmask train DATA --out RUN")
     root = Path(config.data.root)
     report = check_folder(root, config.data, config.seed)
+    gc.collect()  # decoding leaves cycles, which would keep the memory of the check from being used again
     for finding in shortened(report.warnings):
         observer.warn(": ".join(filter(None, (finding.code, finding.path, finding.message))))
     if not report.trainable:
