@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fewmask.config import DataSettings
-from fewmask.data.dataset import Classes, Dataset
+from fewmask.data.dataset import Classes, Dataset, Sample
 from fewmask.data.folder import list_folder
 from fewmask.data.masks import read_mask
 from fewmask.data.opening import open_dataset, outside_root
@@ -343,3 +343,17 @@ def test_shared_data_opens(name: str, count: int, val: int, classes: int) -> Non
     assert (len(dataset.labeled), len(dataset.val), len(dataset.classes)) == (count, val, classes)
     label = read_mask(dataset.labeled[0].mask or Path(), dataset.coding)
     assert set(np.unique(label)) <= {*range(classes), 255}
+
+
+@pytest.mark.parametrize("name", ["a", "unlabeled/a", "b/a", "elsewhere"])
+def test_a_sample_knows_its_paths_wherever_its_name_stands_in_them(name: str):
+    """`a` is in a folder and in the file's name; `elsewhere` in no path at all."""
+    image, mask = Path("/data/unlabeled/a.tar/a.png"), Path("/data/b/a/a_L.png")
+    sample = Sample(name, image, mask)
+    assert (sample.name, sample.image, sample.mask) == (name, image, mask)
+    assert sample.with_mask(None) == Sample(name, image) != sample
+
+
+def test_samples_of_a_folder_share_what_their_paths_have_in_common():
+    one, other = (Sample(f"u/{stem}", Path(f"/data/u/{stem}.png")) for stem in ("first", "second"))
+    assert one.image_form is other.image_form

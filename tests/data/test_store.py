@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -163,7 +162,7 @@ def test_hidden_masks_that_do_not_fit_are_one_unknown_pixel(tmp_path: Path) -> N
     Image.fromarray(np.full((3, 4), 9, np.uint8)).save(strange)
     Image.fromarray(np.zeros((3, 3), np.uint8)).save(small)
     masks = (samples[0].mask, None, bad, strange, small)
-    samples = [replace(sample, mask=mask) for sample, mask in zip(samples, masks, strict=True)]
+    samples = [sample.with_mask(mask) for sample, mask in zip(samples, masks, strict=True)]
     store = load_hidden_masks(samples, load_images(samples), CODING)
     np.testing.assert_array_equal(store.raw(0)[0].numpy(), load_masks(samples[:1], CODING).raw(0)[0].numpy())
     assert [store.raw(index).tolist() for index in (1, 2, 3, 4)] == [[[[IGNORE]]]] * 4

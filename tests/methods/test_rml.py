@@ -1,5 +1,7 @@
 """Algorithm 1 of the paper, one step followed by hand on 4x4 images with networks that see one pixel."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch

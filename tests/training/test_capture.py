@@ -1,20 +1,24 @@
 """The whole step, from the choice of images to the optimizer, never asks the host for a value."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from fewmask.config import OptimizerSettings
 from fewmask.randomness import Randomness
-from fewmask.types import FlatImages, Progress
+from fewmask.types import Progress
 from tests.methods.test_contract import make_fake
 from tests.miniature import make_engine
 from tests.training.runs import NOISY, tiny_session
 
 
-def faked(mode: FakeTensorMode, images: FlatImages) -> FlatImages:
-    moved = (mode.from_tensor(tensor) for tensor in (images.values, images.offset, images.height, images.width))
-    return FlatImages(*moved, channels=images.channels)
+def faked(mode: FakeTensorMode, store: Any) -> Any:
+    """Images, or maps of them."""
+    moved = {key: mode.from_tensor(value) for key, value in vars(store).items() if isinstance(value, torch.Tensor)}
+    return replace(store, **moved)
 
 
 @pytest.mark.parametrize(

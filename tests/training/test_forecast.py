@@ -81,12 +81,31 @@ def test_another_start_does_not_compile_again():
     assert restart_seconds([0.5, 0.5], 0.6) == 0.0
 
 
-def test_a_pass_goes_by_pixels_and_by_sizes():
-    """200 pixels of one size: 3 s, then 1 s. 800 pixels of two sizes: 2 * 2 s more for new sizes, and 4 s."""
-    tried = sized((10, 10), (10, 10))
-    images = sized((10, 10), (10, 10), (20, 10), (20, 10), (20, 10))
-    assert whole_pass(3.0, 1.0, tried=tried, images=images) == pytest.approx(8.0)
-    assert whole_pass(1.0, 1.0, tried=tried, images=tried) == pytest.approx(1.0)
+def test_a_pass_has_a_fixed_part_and_goes_by_pixels():
+    """100 pixels in 3 s and 200 in 5 s: 1 s, and 2 s per 100. 800 pixels: 1 + 16 s."""
+    few, many = sized((10, 10)), sized((10, 10), (10, 10))
+    images = sized(*[(10, 10)] * 8)
+    assert whole_pass(5.0, 5.0, 3.0, many=many, few=few, images=images) == pytest.approx(17.0)
+    assert whole_pass(5.0, 5.0, 3.0, many=many, few=few, images=many) == pytest.approx(5.0)
+
+
+def test_new_sizes_cost_extra():
+    """200 pixels of one size: 7 s, then 5 s. 500 pixels of three: 5 s, 3 * 2 s more, and 2 * 2 s for two sizes."""
+    few, many = sized((10, 10)), sized((10, 10), (10, 10))
+    images = sized((10, 10), (10, 10), (20, 10), (5, 20))
+    assert whole_pass(7.0, 5.0, 3.0, many=many, few=few, images=images) == pytest.approx(5.0 + 6.0 + 4.0)
+
+
+@pytest.mark.parametrize("short", [0.5, 6.0])
+def test_a_busy_machine_gives_no_pass_a_negative_part(short: float):
+    """A short pass that took next to nothing, or longer than the long one: at least flat, at most by pixels alone."""
+    few, many, images = sized((10, 10)), sized((10, 10), (10, 10)), sized(*[(10, 10)] * 8)
+    assert 5.0 <= whole_pass(5.0, 5.0, short, many=many, few=few, images=images) <= 20.0
+
+
+def test_images_of_one_batch_are_measured_whole():
+    images = sized((10, 10), (10, 10))
+    assert whole_pass(2.0, 1.0, 1.5, many=images, few=images, images=images) == pytest.approx(1.0)
 
 
 def test_the_lines_of_the_plan():

@@ -1,5 +1,6 @@
 """Settings that save memory: what a run computes stays the same, and the plan says where it does not."""
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from fewmask.types import Progress
 from tests.methods.test_contract import make_fake
 from tests.miniature import make_engine
 from tests.training.rank_checks import PAIR
-from tests.training.runs import NOISY, assert_same_run, tiny_config, tiny_session, train_here
+from tests.training.runs import NOISY, assert_same_run, started_session, tiny_config, tiny_session, train_here
 from tests.training.test_capture import faked
 
 NOISE = NOISY[:2]
@@ -33,7 +34,8 @@ CHECKPOINTING = "training.checkpointing=true"
 
 def after_steps(data: Path, *words: str, method: str, steps: int = 3) -> dict[str, torch.Tensor]:
     """Every tensor of the method, and the metrics."""
-    session = tiny_session(data, *words, method=method)
+    with tempfile.TemporaryDirectory() as folder:
+        session = started_session(data, Path(folder), *words, method=method)
     for step in range(steps):
         session.stepper(step)
     return session.method.state_dict() | {key: torch.tensor(value) for key, value in session.engine.flush().items()}
@@ -97,13 +99,14 @@ def test_a_frozen_run_ships_a_model_that_loads(data, tmp_path):
     assert all(not norm.running_mean.any() and (norm.running_var == 1).all() for norm in network.batch_norms())
 
 
-def test_a_saving_step_never_asks_the_host(data):
+def test_a_saving_step_never_asks_the_host(data, tmp_path):
     """What was computed on fake tensors is computed on them again; a captured step can do the same."""
-    session = tiny_session(data, *NOISE, CHECKPOINTING, "training.accumulate=3", method="rml")
+    session = started_session(data, tmp_path, *NOISE, CHECKPOINTING, "training.accumulate=3", method="rml")
     maker, mode = session.maker, FakeTensorMode(allow_non_fake_inputs=False)
     maker.labeled, maker.labels, maker.pool = (
         faked(mode, store) for store in (maker.labeled, maker.labels, maker.pool)
     )
+    maker.maps = {name: faked(mode, maps) for name, maps in maker.maps.items()}
     with mode:
         make_fake(session.method, mode)
         engine = make_engine(session.method)

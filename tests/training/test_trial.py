@@ -12,6 +12,7 @@ from fewmask.training.run import run_training
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.session import Session
 from fewmask.training.trial import on_trial
+from fewmask.types import Batch, Progress, Step
 from tests.training.runs import NOISY, Heard, assert_same_run, tiny_config, tiny_session, train_here
 
 STEPS = 6
@@ -80,10 +81,28 @@ def test_a_resumed_run_looks_ahead_too(data: Path, tmp_path: Path):
     more = (*NOISY, "training.keep=9")
     for name, *switch in (("off", OFF), ("on",)):
         train_here(data, tmp_path / name, *WORDS, *more, *switch)
-        longer = (*more, *WORDS[1:], *switch, "training.steps=10")
+        longer = (*more, *WORDS[1:], *switch, "training.steps=11")
         heard = train_here(data, tmp_path / name, *longer, resume=True)
-    assert any("steps 4 x" in line for line in heard.lines)
+    assert any("steps 5 x" in line for line in heard.lines)
     assert_same_run(tmp_path / "on", tmp_path / "off")
+
+
+def test_no_more_steps_than_said_are_tried_and_others_lie_between_them(data: Path, monkeypatch: pytest.MonkeyPatch):
+    """Timed steps train, also after the validation, which leaves networks in eval mode."""
+    session = tiny_session(data, *WORDS, *NOISY)
+    done: list[int | str] = []
+    step, validate = session.method.step, costs.validate
+
+    def training(batch: Batch, progress: Progress) -> Step:
+        assert session.method.student_1.training
+        done.append(int(progress.step))
+        yield from step(batch, progress)
+
+    monkeypatch.setattr(session.method, "step", training)
+    monkeypatch.setattr(costs, "validate", lambda *given: done.append("validation") or validate(*given))
+    with on_trial(session.engine):
+        measure(session, 1, 5)
+    assert done == [1, 2, 3, "validation", "validation", "validation", 4, 5]
 
 
 def test_an_error_on_trial_puts_everything_back(data: Path):
@@ -132,9 +151,9 @@ def test_rml_is_foreseen_with_its_baseline_before_both(data: Path, tmp_path: Pat
 def test_short_runs_and_finished_ones_are_not_tried(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     session = tiny_session(data, "training.steps=10")
     assert costs.trial_steps(10, session.stepper) == 10
-    assert costs.trial_steps(1, session.stepper) == 0  # the first step is never the lasting pace
-    monkeypatch.setattr(costs, "SHARE", 50)
-    assert [costs.trial_steps(left, session.stepper) for left in (0, 99, 100, 499, 500, 90_000)] == [0, 0, 2, 9, 10, 10]
+    assert costs.trial_steps(4, session.stepper) == 0  # the first two are slower, and two more say too little
+    monkeypatch.setattr(costs, "SHARE", 20)
+    assert [costs.trial_steps(left, session.stepper) for left in (0, 99, 100, 199, 200, 90_000)] == [0, 0, 5, 9, 10, 10]
     heard = train_here(data, tmp_path / "run", "training.steps=3")
     assert not any("  time  " in line for line in heard.lines)
     kept = RunFolder(tmp_path / "run").timing.read_bytes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -75,10 +75,13 @@ def benchmark_session(config: Config, *, device: torch.device, observer: Observe
         return begin_stage(session, RunFolder(Path(folder)), 0, observer)
 
 
-def session_before_sweep(config: Config, *, device: torch.device, observer: Observer) -> Session:
-    """What a run has before its first stage."""
+def session_before_sweep(config: Config, *, device: torch.device, observer: Observer, val: int = 0) -> Session:
+    """What a run has before its first stage; with so many validation images."""
     workload = workload_of(config)
     stores = synthetic_stores(workload, seed=config.seed)
+    if val:
+        scored = synthetic_stores(workload, seed=config.seed + 1, labeled=val, unlabeled=0)
+        stores = replace(stores, val=scored.labeled, val_labels=scored.labels)
     views = config.views.model_copy(update={"crop": choose_crop(config, stores.labeled)})
     config = config.model_copy(update={"views": views})
     dataset = _nameless(workload.num_classes)

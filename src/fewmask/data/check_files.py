@@ -19,7 +19,7 @@ from fewmask.data.threads import map_in_threads
 from fewmask.errors import DataError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ImageFacts:
     """A decoded image in a few numbers."""
 
@@ -29,7 +29,7 @@ class ImageFacts:
     digest: bytes | None  # of the pixels; none for a blank image, which may resemble another without being its copy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SampleFacts:
     """One sample and what its files hold; None where a file is missing or unreadable, which `problems` explains."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 Color = tuple[int, int, int]
+_NAME = "\0"  # stands for a sample's name; no path can hold it
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,38 @@ class MaskCoding:
     ignore_colors: frozenset[Color] = frozenset()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Sample:
-    """One image; `mask` of an unlabeled image is its hidden truth, for diagnostics only, where it is known."""
+    """One image; `mask` of an unlabeled image is its hidden truth, for diagnostics only, where it is known.
+
+    There may be very many: a path is kept as a form that the images of a folder share, with a place for the name.
+    """
 
     name: str
-    image: Path
-    mask: Path | None = None
+    image_form: str
+    mask_form: str | None
+
+    def __init__(self, name: str, image: Path | str, mask: Path | str | None = None) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "image_form", _form(image, name))
+        object.__setattr__(self, "mask_form", mask and _form(mask, name))
+
+    @property
+    def image(self) -> Path:
+        return Path(self.image_form.replace(_NAME, self.name))
+
+    @property
+    def mask(self) -> Path | None:
+        return None if self.mask_form is None else Path(self.mask_form.replace(_NAME, self.name))
+
+    def with_mask(self, mask: Path | None) -> Sample:
+        return Sample(self.name, self.image, mask)
+
+
+def _form(path: Path | str, name: str) -> str:
+    """The path with a mark where the name stands in it, if it does; equal forms are one string."""
+    before, found, after = os.fspath(path).rpartition(name)
+    return sys.intern(f"{before}{_NAME}{after}" if found else os.fspath(path))
 
 
 @dataclass(frozen=True)

@@ -114,31 +114,37 @@ class _Pairs:
         images, clashes, others = _by_stem(image_folder)
         masks, mask_clashes, other_masks = _by_stem(mask_folder) if mask_folder else ({}, [], [])
         samples = tuple(Sample(prefix + stem, images[stem], masks.get(stem)) for stem in sorted(images))
-        extra = tuple(masks[stem] for stem in sorted(set(masks) - set(images)))
+        extra = tuple(Path(masks[stem]) for stem in sorted(set(masks) - set(images)))
         return cls(samples, extra, tuple(clashes + mask_clashes), tuple(others + other_masks))
 
 
-def _by_stem(folder: Path) -> tuple[dict[str, Path], list[tuple[Path, Path]], list[Path]]:
+def _by_stem(folder: Path) -> tuple[dict[str, str], list[tuple[Path, Path]], list[Path]]:
     """Image files by their path below the folder without suffix; clashes; files that are not named like images."""
-    found: dict[str, Path] = {}
+    found: dict[str, str] = {}
     clashes, others = [], []
-    for path in sorted(_files(folder)):
-        stem = path.relative_to(folder).with_suffix("").as_posix()
-        if path.suffix.lower() not in IMAGE_SUFFIXES:
-            others.append(path)
+    for path in sorted(_files(folder), key=_by_parts):
+        start, suffix = os.path.splitext(path)
+        stem = start[len(os.fspath(folder)) + 1 :].replace(os.sep, "/")
+        if suffix.lower() not in IMAGE_SUFFIXES:
+            others.append(Path(path))
         elif stem in found:
-            clashes.append((found[stem], path))
+            clashes.append((Path(found[stem]), Path(path)))
         else:
             found[stem] = path
     return found, clashes, others
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _by_parts(path: str) -> str:
+    """Sorts as paths do, a folder before what its name is the start of; as strings, which take less room than paths."""
+    return path.replace(os.sep, "\0")
+
+
+def _files(folder: Path) -> Iterator[str]:
     """All files below a folder but hidden ones; linked folders are entered once."""
     seen: set[str] = set()
     for current, folders, files in os.walk(folder, followlinks=True):
         real = os.path.realpath(current)
         folders[:] = [] if real in seen else sorted(name for name in folders if not name.startswith("."))
         if real not in seen:
-            yield from (Path(current) / name for name in files if not name.startswith("."))
+            yield from (os.path.join(current, name) for name in files if not name.startswith("."))
         seen.add(real)

@@ -27,7 +27,7 @@ _OTHER_FORMATS = {b"GIF8": "GIF", b"%PDF": "PDF", b"\0\0\0\x0c": "JPEG 2000", b"
 _OWN_FORMATS = {b"\x89PNG": "PNG", b"\xff\xd8": "JPEG", b"II": "TIFF", b"MM": "TIFF", b"BM": "BMP"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Header:
     """What a file says about itself before it is decoded; sizes are (height, width)."""
 

@@ -123,7 +123,7 @@ def _with_pool(dataset: Dataset, settings: DataSettings) -> Dataset:
     """Labeled images among the unlabeled ones have no hidden truth: what is known of them would flatter diagnostics."""
     if settings.pool == "unlabeled":
         return dataset
-    again = tuple(replace(sample, mask=None) for sample in dataset.labeled)
+    again = tuple(sample.with_mask(None) for sample in dataset.labeled)
     note = f"the {len(again)} labeled images are in the unlabeled pool, too, without their masks"
     return replace(dataset, unlabeled=dataset.unlabeled + again, notes=dataset.notes + (note,))
 

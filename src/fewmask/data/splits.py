@@ -12,7 +12,6 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -53,7 +52,7 @@ def choose_labeled(
     else:
         assert split is not None
         masks = _listed(samples, split, root, listed_masks)
-    labeled = [replace(sample, mask=masks[sample.name] or sample.mask) for sample in samples if sample.name in masks]
+    labeled = [sample.with_mask(masks[sample.name] or sample.mask) for sample in samples if sample.name in masks]
     return tuple(labeled), tuple(sample for sample in samples if sample.name not in masks)
 
 

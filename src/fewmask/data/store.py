@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from PIL import Image
 
 from fewmask.data.dataset import MaskCoding, Sample
 from fewmask.data.host_memory import HostMemory
-from fewmask.data.imagefile import MAX_PIXELS, Header, read_header
+from fewmask.data.imagefile import MAX_PIXELS, read_header
 from fewmask.data.masks import read_mask
 from fewmask.data.problem import DataProblem
 from fewmask.data.reading import read_image
@@ -25,12 +25,19 @@ from fewmask.data.threads import map_in_threads
 from fewmask.types import IGNORE, FlatImages
 
 Size = tuple[int, int]
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 Advance = Callable[[int, int], None]  # called with files done and files in all
 _THREADS = 4
 _CHUNK = 1 << 20
 _RELEASED_AFTER = 1 << 26  # values written between two releases of mapped memory
+
+
+@dataclass(frozen=True)
+class Headers:
+    """What the files of a split say of themselves, in arrays, as there may be very many."""
+
+    size: np.ndarray  # [N, 2] height and width as shown
+    channels: np.ndarray  # [N]
+    bits: np.ndarray  # [N] per channel
 
 
 def load_images(
@@ -42,18 +49,17 @@ def load_images(
     progress: Advance | None = None,
     memory: HostMemory | None = None,
     name: str = "images",
-    headers: Sequence[Header] | None = None,
+    headers: Headers | None = None,
 ) -> FlatImages:
     """All images; one channel if all are gray, else three with gray repeated; 16 bits if any image has them.
 
     `resize` (height, width) averages boxes where it divides the size exactly, else it is bilinear with antialiasing.
     `memory` gives the buffer called `name`; `headers` are those of the images, where they have been read before.
     """
-    paths = [sample.image for sample in samples]
     headers = read_headers(samples, max_pixels=max_pixels) if headers is None else headers
-    channels = channels or max((header.channels for header in headers), default=3)
-    _require_channels(channels, headers, paths)
-    deep = any(header.bits > 8 for header in headers)
+    channels = channels or int(headers.channels.max(initial=0)) or 3
+    _require_channels(channels, headers, samples)
+    deep = bool((headers.bits > 8).any())
 
     def read(path: Path) -> np.ndarray:
         array = read_image(path, max_pixels=max_pixels)
@@ -62,14 +68,21 @@ def load_images(
         array = resize_image(array, resize) if resize else array
         return np.repeat(array, channels, axis=2) if array.shape[2] < channels else array
 
-    sizes = [resize or header.size for header in headers]
-    buffer = _Buffer(sizes, channels, deep, memory or HostMemory(), name)
-    _mapped(lambda index: buffer.put(index, read(paths[index]), paths[index]), range(len(paths)), progress)
+    buffer = _Buffer(_sizes(headers.size, resize), channels, deep, memory or HostMemory(), name)
+    buffer.fill(read, lambda index: samples[index].image, progress)
     return buffer.images()
 
 
-def read_headers(samples: Sequence[Sample], *, max_pixels: int = MAX_PIXELS) -> list[Header]:
-    return _mapped(lambda sample: read_header(sample.image, max_pixels=max_pixels), samples)
+def read_headers(samples: Sequence[Sample], *, max_pixels: int = MAX_PIXELS) -> Headers:
+    return _headers(lambda index: samples[index].image, len(samples), max_pixels)
+
+
+def _headers(path: Callable[[int], Path], count: int, max_pixels: int) -> Headers:
+    rows = np.empty((count, 4), np.int64)
+    found = map_in_threads(lambda index: read_header(path(index), max_pixels=max_pixels), range(count), _THREADS)
+    for row, header in zip(rows, found, strict=True):
+        row[:] = *header.size, header.channels, header.bits
+    return Headers(rows[:, :2], rows[:, 2], rows[:, 3])
 
 
 def load_masks(
@@ -88,14 +101,14 @@ def load_masks(
         if sample.mask is None:
             raise DataProblem("missing-mask", f"`{sample.name}` has no mask", where=sample.image, fix="a mask for it")
         paths.append(sample.mask)
-    sizes = [resize or size for size in _mapped(lambda path: read_header(path, max_pixels=max_pixels).size, paths)]
+    sizes = _sizes(_headers(paths.__getitem__, len(paths), max_pixels).size, resize)
 
     def read(path: Path) -> np.ndarray:
         label = read_mask(path, coding, max_pixels=max_pixels)
         return (resize_mask(label, resize) if resize else label)[:, :, None]
 
     buffer = _Buffer(sizes, 1, False, memory or HostMemory(), name)
-    _mapped(lambda index: buffer.put(index, read(paths[index]), paths[index]), range(len(paths)), progress)
+    buffer.fill(read, paths.__getitem__, progress)
     return buffer.images()
 
 
@@ -114,16 +127,17 @@ def load_hidden_masks(
     Where there is no mask, or none that fits its image of `images`, one IGNORE pixel stands for the whole image: the
     check has warned, and training needs none of them.
     """
-    sizes = list(zip(images.height.tolist(), images.width.tolist(), strict=True))
-    room = [size if sample.mask else (1, 1) for sample, size in zip(samples, sizes, strict=True)]
-    buffer = _Buffer(room, 1, False, memory or HostMemory(), "hidden masks")
+    sizes = torch.stack([images.height, images.width], dim=1).cpu().numpy()  # [N, 2]
+    known = np.array([sample.mask_form is not None for sample in samples], bool)  # [N]
+    buffer = _Buffer(np.where(known[:, None], sizes, 1), 1, False, memory or HostMemory(), "hidden masks")
 
-    def put(index: int) -> Size:
-        label = _hidden_mask(samples[index], sizes[index], coding, resize, max_pixels)
+    def put(index: int) -> None:
+        label = _hidden_mask(samples[index], _size(sizes, index), coding, resize, max_pixels)
         buffer.write(index, label)
-        return label.shape[0], label.shape[1]
+        buffer.sizes[index] = label.shape
 
-    return buffer.images(_mapped(put, range(len(samples)), progress))
+    _each(put, len(samples), progress)
+    return buffer.images()
 
 
 def _hidden_mask(
@@ -183,18 +197,22 @@ def data_checksum(samples: Sequence[Sample]) -> str:
 
 
 class _Buffer:
-    """A flat buffer with room for images of known sizes, which threads fill in any order."""
+    """A flat buffer with room for images of known sizes [N, 2], which threads fill in any order."""
 
-    def __init__(self, sizes: Sequence[Size], channels: int, deep: bool, memory: HostMemory, name: str) -> None:
+    def __init__(self, sizes: np.ndarray, channels: int, deep: bool, memory: HostMemory, name: str) -> None:
         self.sizes, self.channels, self.memory = sizes, channels, memory
-        counts = [height * width * channels for height, width in sizes]
-        self.offset = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.offset = np.concatenate([[0], np.cumsum(sizes.prod(axis=1) * channels)]).astype(np.int64)
         self.values = memory.empty(name, (int(self.offset[-1]),), torch.int16 if deep else torch.uint8)
         self.array = self.values.numpy().view(np.uint16 if deep else np.uint8)
 
+    def fill(self, read: Callable[[Path], np.ndarray], path: Callable[[int], Path], progress: Advance | None) -> None:
+        """Every image from its file."""
+        _each(lambda index: self.put(index, read(path(index)), path(index)), len(self.sizes), progress)
+
     def put(self, index: int, array: np.ndarray, path: Path) -> None:
-        if array.shape != (*self.sizes[index], self.channels):
-            what = f"the header says {self.sizes[index]} pixels, the file holds {array.shape[:2]}"
+        size = _size(self.sizes, index)
+        if array.shape != (*size, self.channels):
+            what = f"the header says {size} pixels, the file holds {array.shape[:2]}"
             raise DataProblem("unreadable", what, where=path, fix="replace the file")
         self.write(index, array)
 
@@ -204,26 +222,32 @@ class _Buffer:
         if start // _RELEASED_AFTER != stop // _RELEASED_AFTER:
             self.memory.release()
 
-    def images(self, sizes: Sequence[Size] | None = None) -> FlatImages:
-        """What was written, once all is; `sizes` where images are smaller than the room they got."""
+    def images(self) -> FlatImages:
+        """What was written, once all is; images may be smaller than the room they got, if `sizes` was told."""
         self.memory.release()
-        height, width = torch.tensor(sizes or self.sizes, dtype=torch.int64).reshape(-1, 2).unbind(1)
+        height, width = torch.from_numpy(self.sizes).unbind(1)
         offset = torch.from_numpy(self.offset[:-1].copy())
         return FlatImages(self.values, offset, height.contiguous(), width.contiguous(), self.channels)
 
 
-def _mapped(function: Callable[[Item], Result], items: Sequence[Item], progress: Advance | None = None) -> list[Result]:
-    """function over items with a few threads; the error of the first item that fails is raised."""
-    results = []
-    for result in map_in_threads(function, items, _THREADS):
-        results.append(result)
+def _sizes(found: np.ndarray, resize: Size | None) -> np.ndarray:
+    """Those in the headers, or one for all, [N, 2]."""
+    return np.broadcast_to(np.array(resize, np.int64), found.shape).copy() if resize else found
+
+
+def _size(sizes: np.ndarray, index: int) -> Size:
+    return int(sizes[index, 0]), int(sizes[index, 1])
+
+
+def _each(function: Callable[[int], None], count: int, progress: Advance | None) -> None:
+    """function of every index, with a few threads; the error of the first that fails is raised."""
+    for index, _ in enumerate(map_in_threads(function, range(count), _THREADS)):
         if progress:
-            progress(len(results), len(items))
-    return results
+            progress(index + 1, count)
 
 
-def _require_channels(channels: int, headers: Sequence[Header], paths: Sequence[Path]) -> None:
-    for header, path in zip(headers, paths, strict=True):
-        if header.channels > channels:
-            what = "a color image where gray ones are expected"
-            raise DataProblem("wrong-channels", what, where=path, fix="a gray image, like those of the training set")
+def _require_channels(channels: int, headers: Headers, samples: Sequence[Sample]) -> None:
+    for index in np.flatnonzero(headers.channels > channels)[:1]:
+        what = "a color image where gray ones are expected"
+        where, fix = samples[index].image, "a gray image, like those of the training set"
+        raise DataProblem("wrong-channels", what, where=where, fix=fix)

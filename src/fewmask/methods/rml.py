@@ -69,8 +69,8 @@ class RobustMutualLearning(LearnerPair):
     ProDA's), prototypes from the 256-d feature before dropout (or `feature_layer: classifier`), moved by the mean over
     a batch's pixels (or `prototype_mean: images`), p0 shared by both learners (the mean of both teachers' softmax at
     the start of a stage, which is the baseline's in the first one; `p0: own` is the alternative, and the rule for
-    unlike networks), stages continue from the teachers (or `restart: baseline`). Labels cross at the crop's resolution, so
-    learners may differ in stride. Deviation: mixing partners come from the same batch (`pairs: independent` is the
+    unlike networks), stages continue from the teachers (or `restart: baseline`). Labels cross at the crop's resolution,
+    so learners may differ in stride. Deviation: mixing partners come from the same batch (`pairs: independent` is the
     paper's).
     """
 

@@ -11,15 +11,17 @@ import torch
 from fewmask.training.checkpoint import host_copy
 from fewmask.training.device_memory import peak_reserved
 from fewmask.training.observer import Observer
+from fewmask.training.placement import Stores
 from fewmask.training.scores import validate
 from fewmask.training.session import Session
-from fewmask.training.stages import SWEEP_BATCH, sweep
+from fewmask.training.stages import most_at_once, sweep
 from fewmask.training.state import collect_state
 from fewmask.training.stepper import Stepper
 from fewmask.types import FlatImages
 
 MOST_STEPS = 10
-SHARE = 50  # one step in so many may be spent on looking ahead
+LEAST_TIMED = 3  # fewer steps at the lasting pace would say too little of it
+SHARE = 20  # one step in so many may be spent on looking ahead
 
 
 @dataclass(frozen=True)
@@ -36,36 +38,41 @@ class Costs:
 
 
 def trial_steps(left: int, stepper: Stepper) -> int:
-    """How many of the steps that are left may be tried; 0 where they would not reach the lasting pace."""
+    """How many of the steps that are left may be tried; 0 where too few of them would have the lasting pace."""
     count = min(MOST_STEPS, left // SHARE)
-    return count if count > stepper.settled_after else 0
+    return count if count >= stepper.settled_after + LEAST_TIMED else 0
 
 
 def measure(session: Session, first: int, steps: int) -> Costs:
-    """Everything that the run will do, once, on its largest images; changes the session (see `on_trial`)."""
-    device = session.engine.device
-    warm_up, step = step_seconds(session.stepper, first, steps, device)
-    return Costs(
-        step=step,
-        restart=restart_seconds(warm_up, step) if session.stepper.captures else 0.0,
-        diagnosis=_diagnosis(session),
-        sweep=_sweep(session),
-        validation=_validation(session),
-        checkpoint=_checkpoint(session),
-        peak=peak_reserved(device),
-    )
+    """Everything that the run will do, once, on its largest images; changes the session (see `on_trial`).
+
+    Some of the timed steps come before all else and some after it: a longer while says more of a busy machine.
+    """
+    device, stepper = session.engine.device, session.stepper
+    timed, end = first + stepper.settled_after, first + steps
+    middle = (timed + end) // 2
+    warm_up = [step_seconds(stepper, range(step, step + 1), device) for step in range(first, timed)]
+    before = step_seconds(stepper, range(timed, middle), device)
+    others = {
+        "diagnosis": _diagnosis(session),
+        "sweep": _sweep(session),
+        "validation": _validation(session),
+        "checkpoint": _checkpoint(session),
+    }
+    session.method.train()  # a validation leaves the networks in eval mode
+    step = (before + step_seconds(stepper, range(middle, end), device)) / (end - timed)
+    restart = restart_seconds(warm_up, step) if stepper.captures else 0.0
+    return Costs(step=step, restart=restart, **others, peak=peak_reserved(device))
 
 
-def step_seconds(stepper: Stepper, first: int, count: int, device: torch.device) -> tuple[list[float], float]:
-    """Each step of the warm-up; and the mean of the others, which are queued without a wait, as in training."""
-    settled = stepper.settled_after
-    warm_up = [_seconds(lambda step=first + done: stepper(step), device) for done in range(settled)]  # type: ignore[misc]
+def step_seconds(stepper: Stepper, steps: range, device: torch.device) -> float:
+    """Of all these steps together, which are queued without a wait, as in training."""
 
-    def others() -> None:
-        for step in range(first + settled, first + count):
+    def run() -> None:
+        for step in steps:
             stepper(step)
 
-    return warm_up, _seconds(others, device) / (count - settled)
+    return _seconds(run, device)
 
 
 def restart_seconds(warm_up: list[float], step: float) -> float:
@@ -73,10 +80,18 @@ def restart_seconds(warm_up: list[float], step: float) -> float:
     return max(0.0, warm_up[1] + sum(warm_up[1:]) - len(warm_up) * step)
 
 
-def whole_pass(first: float, again: float, *, tried: FlatImages, images: FlatImages) -> float:
-    """Seconds of a pass over all images, from two over some: time goes by pixels, and new sizes cost extra on CUDA."""
-    extra = max(0.0, first - again) / _sizes(tried)
-    return extra * _sizes(images) + again * _pixels(images) / _pixels(tried)
+def whole_pass(
+    first: float, again: float, short: float, *, many: FlatImages, few: FlatImages, images: FlatImages
+) -> float:
+    """Seconds of a pass over all images, from two over many of them and a short one over a few of those.
+
+    A pass has a fixed part (networks are folded), the rest goes by pixels, and sizes that were not seen yet cost extra.
+    """
+    more = _pixels(many) - _pixels(few)
+    pace = max(0.0, min((again - short) / more, again / _pixels(many))) if more else 0.0
+    known = _sizes(many)
+    extra = max(0.0, first - again) / len(known)
+    return again + pace * (_pixels(images) - _pixels(many)) + extra * len(_sizes(images) - known)
 
 
 def _diagnosis(session: Session) -> float:
@@ -84,36 +99,52 @@ def _diagnosis(session: Session) -> float:
     if diagnostics is None:
         return 0.0
     step = session.stepper.maker_step()
-    return _twice(lambda: diagnostics(session.engine, session.maker, step), session.engine.device)[1]
+    first, again = (
+        _seconds(lambda: diagnostics(session.engine, session.maker, step), session.engine.device) for _ in range(2)
+    )
+    return min(first, again)  # kernels are chosen in the first
 
 
 def _sweep(session: Session) -> float:
     stores = session.stores
     if not session.method.needs_baseline or stores.unlabeled is None:
         return 0.0
-    labeled, pool = _largest(stores.labeled, SWEEP_BATCH), _largest(stores.unlabeled, SWEEP_BATCH)
-    few = replace(
-        stores,
-        labeled=_only(stores.labeled, labeled),
-        labels=_only(stores.labels, labeled),
-        unlabeled=_only(stores.unlabeled, pool),
-    )
-    part = replace(session, stores=few)
-    first, again = _twice(lambda: sweep(part, Observer()), session.engine.device)
-    assert few.unlabeled is not None
-    tried, images = _joined(few.labeled, few.unlabeled), _joined(stores.labeled, stores.unlabeled)
-    return whole_pass(first, again, tried=tried, images=images)
+    labeled, labels, pool = stores.labeled, stores.labels, stores.unlabeled
+
+    def part(batches: int) -> Stores:
+        index, other = (_largest(each, batches * _sweep_batch(session, each)) for each in (labeled, pool))
+        return replace(stores, labeled=_only(labeled, index), labels=_only(labels, index), unlabeled=_only(pool, other))
+
+    return _pass(session, sweep, part, _swept)
 
 
 def _validation(session: Session) -> float:
     stores = session.stores
     if stores.val is None or stores.val_labels is None:
         return 0.0
-    index = _largest(stores.val, session.config.evaluation.batch * session.world.size)
-    val = _only(stores.val, index)
-    part = replace(session, stores=replace(stores, val=val, val_labels=_only(stores.val_labels, index)))
-    first, again = _twice(lambda: validate(part, Observer()), session.engine.device)
-    return whole_pass(first, again, tried=val, images=stores.val)
+    val, labels, batch = stores.val, stores.val_labels, session.config.evaluation.batch * session.world.size
+
+    def part(batches: int) -> Stores:
+        index = _largest(val, batches * batch)
+        return replace(stores, val=_only(val, index), val_labels=_only(labels, index))
+
+    return _pass(session, validate, part, _validated)
+
+
+def _pass(
+    session: Session,
+    run: Callable[[Session, Observer], object],
+    part: Callable[[int], Stores],
+    seen: Callable[[Stores], FlatImages],
+) -> float:
+    """Seconds of `run` over all images, of which `part` is so many batches and `seen` says which ones it looks at."""
+    few, many = part(1), part(2)
+
+    def tried(stores: Stores) -> float:
+        return _seconds(lambda: run(replace(session, stores=stores), Observer()), session.engine.device)
+
+    first, short, again = tried(many), tried(few), tried(many)
+    return whole_pass(first, again, short, many=seen(many), few=seen(few), images=seen(session.stores))
 
 
 def _checkpoint(session: Session) -> float:
@@ -127,12 +158,6 @@ def _seconds(call: Callable[[], object], device: torch.device) -> float:
     call()
     _wait(device)
     return time.perf_counter() - began
-
-
-def _twice(call: Callable[[], object], device: torch.device) -> tuple[float, float]:
-    """The first call and another one; only on CUDA, where kernels are chosen for new sizes, do they differ."""
-    first = _seconds(call, device)
-    return first, _seconds(call, device) if device.type == "cuda" else first
 
 
 def _wait(device: torch.device) -> None:
@@ -149,15 +174,26 @@ def _only(images: FlatImages, index: torch.Tensor) -> FlatImages:
     return replace(images, offset=images.offset[index], height=images.height[index], width=images.width[index])
 
 
-def _joined(one: FlatImages, other: FlatImages) -> FlatImages:
-    """Sizes of both."""
+def _sweep_batch(session: Session, images: FlatImages) -> int:
+    return most_at_once(int((images.height * images.width).max()), session.config.training)
+
+
+def _swept(stores: Stores) -> FlatImages:
+    """Sizes of what a sweep looks at."""
+    one, other = stores.labeled, stores.unlabeled
+    assert other is not None
     height, width = (torch.cat(pair) for pair in ((one.height, other.height), (one.width, other.width)))
     return replace(one, height=height, width=width)
+
+
+def _validated(stores: Stores) -> FlatImages:
+    assert stores.val is not None
+    return stores.val
 
 
 def _pixels(images: FlatImages) -> int:
     return int((images.height * images.width).sum())
 
 
-def _sizes(images: FlatImages) -> int:
-    return len(set(zip(images.height.tolist(), images.width.tolist(), strict=True)))
+def _sizes(images: FlatImages) -> set[tuple[int, int]]:
+    return set(zip(images.height.tolist(), images.width.tolist(), strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -97,12 +98,12 @@ def _run_on(
         )
         session = build_session(config, dataset, stores, device=torch_device, world=world, observer=observer)
         del stores  # the session's may lie on a GPU, and then the host needs none
-        return _run(session, RunFolder(out), resume=resume, starts=starts, observer=observer)
+        return run_session(session, RunFolder(out), resume=resume, starts=starts, observer=observer)
     finally:
         world.close()
 
 
-def _run(
+def run_session(
     session: Session,
     folder: RunFolder,
     *,
@@ -112,7 +113,10 @@ def _run(
     known: Costs | None = None,
     part: bool = False,
 ) -> Outcome:
-    """`known` are the costs of such a session, where they were measured already; `part`: it belongs to another run."""
+    """Look ahead, train and score, the baselines before.
+
+    `known` are the costs of such a session, where they were measured already; `part`: it belongs to another run.
+    """
     session, start, baselines = _prepare(session, folder, resume=resume, starts=starts, observer=observer)
     forecast = foresee(session, start, observer, baselines, known)
     observer.say(describe_baseline(session, start) if part else describe_plan(session, start, forecast, baselines))
@@ -142,6 +146,7 @@ def open_checked(config: Config, observer: Observer) -> Dataset:
         raise ConfigError("no data folder given", where="data.root", fix="fewmask train DATA --out RUN")
     root = Path(config.data.root)
     report = check_folder(root, config.data, config.seed)
+    gc.collect()  # decoding leaves cycles, which would keep the memory of the check from being used again
     for finding in shortened(report.warnings):
         observer.warn(": ".join(filter(None, (finding.code, finding.path, finding.message))))
     if not report.trainable:
@@ -196,7 +201,7 @@ def _train_baselines(
     for index, (each, costs) in enumerate(zip(baselines, measured, strict=True)):
         observer.say(f"baseline {index + 1}: {each.config.training.steps} supervised steps")
         alone = baseline_session(session, each, observer)
-        outcome = _run(alone, each.folder, resume=True, starts={}, observer=observer, known=costs, part=True)
+        outcome = run_session(alone, each.folder, resume=True, starts={}, observer=observer, known=costs, part=True)
         observer.say(initialize_from(session.method, outcome.folder.path, each.names))
         peaks.append(outcome.peak)
     del alone, outcome

@@ -75,7 +75,7 @@ def load_stores(config: Config, dataset: Dataset, observer: Observer, cache: Pat
 
     splits = {"labeled": dataset.labeled, "validation": dataset.val, "unlabeled": dataset.unlabeled}
     headers = {name: read_headers(samples, max_pixels=data.max_pixels) for name, samples in splits.items()}
-    channels = max(header.channels for each in headers.values() for header in each)
+    channels = max(int(each.channels.max(initial=0)) for each in headers.values())
 
     def images(split: str) -> FlatImages:
         task = f"{split} images"

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fewmask.config import TrainingSettings
 from fewmask.evaluation.cells import bounded_forward
 from fewmask.networks.compilation import as_written
 from fewmask.training.checkpoint import load_checkpoint, save_checkpoint
@@ -91,8 +92,7 @@ def _groups(session: Session, images: FlatImages, labels: FlatImages | None) -> 
     start = 0
     while start < len(images):
         stop = start + 1
-        pixels = math.prod(sizes[start])
-        most = min(max(SWEEP_BATCH, _SWEEP_LEAST // pixels), session.config.training.sweep_pixels // pixels)
+        most = most_at_once(math.prod(sizes[start]), session.config.training)
         while stop < len(images) and stop - start < most and sizes[stop] == sizes[start]:
             stop += 1
         group = torch.stack([images.image(index) for index in range(start, stop)]).to(session.engine.device, dtype)
@@ -102,6 +102,11 @@ def _groups(session: Session, images: FlatImages, labels: FlatImages | None) -> 
         yield group, label
         session.stores.host.release()
         start = stop
+
+
+def most_at_once(pixels: int, training: TrainingSettings) -> int:
+    """Images of so many pixels that share a pass of a sweep; those too large for one are cut inside it."""
+    return max(1, min(max(SWEEP_BATCH, _SWEEP_LEAST // pixels), training.sweep_pixels // pixels))
 
 
 def restarted(session: Session, maps: dict[str, PixelMaps]) -> Session:

@@ -20,6 +20,8 @@ from fewmask.views.sampler import BatchMaker
 
 _WARM_UP = 3  # eager steps before the capture: optimizers make their state, cuDNN chooses its kernels
 
+_EAGER_WARM_UP = 2  # the second step still finds memory that was not touched before
+
 
 class Stepper:
     def __init__(self, config: Config, engine: Engine, maker: BatchMaker) -> None:
@@ -60,7 +62,7 @@ class Stepper:
     @property
     def settled_after(self) -> int:
         """Steps until the pace is the lasting one."""
-        return _WARM_UP + 1 if self.captures else 1
+        return _WARM_UP + 1 if self.captures else _EAGER_WARM_UP
 
     def retire(self) -> None:
         """Let go of the captured step, whose memory serves nobody else as long as there is a graph."""
