@@ -10,31 +10,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "speed"
 PAGE = ROOT / "benchmarks" / "README.md"
-_START = """# Speed
-
-Made by `python scripts/benchmarks_page.py` from `benchmarks/results/speed/*.json`, which `fewmask bench` wrote:
-
-```sh
-fewmask bench step --preset paper-voc --preset paper-cityscapes --preset camvid --reference --out FILE
-fewmask bench train --preset camvid --preset paper-cityscapes --steps 5600 --out FILE
-fewmask bench predict --preset paper-voc --preset paper-cityscapes --preset camvid --out FILE
-fewmask bench data --preset paper-voc --preset camvid --out FILE
-fewmask bench data --growth --picture benchmarks/growth.png --out FILE
-```
-
-`step` runs the real session of a preset with method `rml` over 64 labeled and 128 unlabeled synthetic images of the
-data set's size: views, the warp of the soft labels, both students and both teachers, rectification, prototypes,
-measures, optimizers and moving averages, captured as one graph on CUDA. *Least work* counts the convolutions and linear
-layers that nobody can leave out: three forward passes' worth for both students on labeled and mixed images, one for
-both teachers on unlabeled images. *Batch alone* is what the making of the views would take by itself. *Research style*
-is `src/fewmask/benchmarks/reference_step.py`: the same method with two unlabeled batches, separate forward passes,
-networks one after the other, the same precision, no capture, and its views made beforehand. It starts kernels one by
-one, so its time is also the host's; where the GPU's own part was profiled, it stands beside. *Independent pairs* is our
-step with as many unlabeled images as that. Times are medians; `training.precision=fp32` measures both in fp32.
-`train` runs the training loop itself, with logging, diagnostics and checkpoints, and reports the mean. The paper's
-training, two stages of 90,000 steps on Cityscapes, took its authors about 1.5 days on four V100.
-`scripts/profile_step.py`, `scripts/forecast_check.py` and `scripts/capture_check.py` made what else is here.
-"""
+_START = (Path(__file__).parent / "benchmarks_start.md").read_text(encoding="utf-8")
 Result = dict[str, Any]
 
 

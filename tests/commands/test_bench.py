@@ -105,6 +105,7 @@ def test_what_cannot_be_compared_is_said_first(fewmask, word: str):
 def test_predict_whole_and_in_tiles(fewmask):
     for tile in ((), ("--tile", 16)):
         (measured,) = bench(fewmask, "predict", "--preset", "camvid", "--steps", 1, *tile, *TINY)
+        assert measured["ms"] == min(row["ms_per_image"] for row in measured["batches"]) > 0
         assert [row["batch"] for row in measured["batches"]] == [1, 8]
         for row in measured["batches"]:
             assert row["images_per_second"] == pytest.approx(1000 / row["ms_per_image"], rel=1e-4)

@@ -39,6 +39,7 @@ def measure_predict(
     return {
         "benchmark": "predict",
         "preset": config.preset,
+        "ms": min(row["ms_per_image"] for row in rows),
         "model": "weights drawn at random" if model is None else model.name,
         "size": list(size),
         "mode": settings.mode if settings.mode == "whole" else f"tiles of {settings.tile[0]}x{settings.tile[1]}",

@@ -87,7 +87,7 @@ def predict(
 @app.command(epilog="Example: fewmask bench data --growth --picture growth.png")
 def data(
     words: options.Words = None,
-    preset: options.BenchPresets = ["camvid"],  # noqa: B006
+    preset: options.DataPresets = None,
     growth: options.Growth = False,
     largest: options.Largest = 100_000,
     budget: options.Budget = 8,
@@ -110,28 +110,34 @@ def data(
         raise ConfigError(f"{picture} cannot be drawn", where="--picture", fix=fix)
     if growth and words:
         raise ConfigError("--growth has a session of its own", where=" ".join(words), fix="no settings beside --growth")
-    target, measured = choose_device(device), {"steps": steps, "device": device}
+    target, presets = choose_device(device), preset or ["camvid"]
     with ConsoleObserver() as observer:
-        if growth:
-            from fewmask.benchmarks.growth import measure_growth, pool_sizes
-
-            sizes = pool_sizes(largest)
-            results = [measure_growth(sizes, budget=budget, device=target, steps=steps, observer=observer)]
-            command = _command("data", words, growth=True, largest=largest, budget=budget, **measured)
-        else:
-            from fewmask.benchmarks.data import measure_data
-
-            results = [
-                measure_data(name, words or [], files=files, device=target, steps=steps, observer=observer)
-                for name in preset
-            ]
-            command = _command("data", words, preset=preset, files=files, **measured)
+        shared = {"device": target, "steps": steps, "observer": observer}
+        results = (
+            [_grown(largest, budget=budget, **shared)]
+            if growth
+            else _decoded(presets, words or [], files=files, **shared)
+        )
+    own = {"growth": True, "largest": largest, "budget": budget} if growth else {"preset": presets, "files": files}
+    command = _command("data", words, **own, steps=steps, device=device)
     results = [result | surroundings(target, command) for result in results]
     if picture:
         from fewmask.benchmarks.growth_picture import draw_growth
 
         draw_growth(results[0], picture)
     return _hand_over(results, as_json, out)
+
+
+def _grown(largest: int, **measured: Any) -> dict[str, Any]:
+    from fewmask.benchmarks.growth import measure_growth, pool_sizes
+
+    return measure_growth(pool_sizes(largest), **measured)
+
+
+def _decoded(presets: Sequence[str], words: list[str], **measured: Any) -> list[dict[str, Any]]:
+    from fewmask.benchmarks.data import measure_data
+
+    return [measure_data(name, words, **measured) for name in presets]
 
 
 def _trained(

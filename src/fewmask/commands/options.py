@@ -105,6 +105,9 @@ MaxPixels = Annotated[
 ]
 
 BenchPresets = Annotated[list[str], _option("--preset", metavar="NAME", text="What to measure; may be repeated.")]
+DataPresets = Annotated[
+    list[str] | None, _option("--preset", metavar="NAME", text="What to measure; may be repeated; camvid without it.")
+]
 BenchSteps = Annotated[int, _option("--steps", metavar="N", text="Repetitions; the median counts.", min=1)]
 BenchTrainSteps = Annotated[int, _option("--steps", metavar="N", text="Steps of training; their mean counts.", min=1)]
 BenchResult = Annotated[Path | None, _option("--out", metavar="FILE", text="Write the JSON to this file, too.")]

@@ -60,17 +60,14 @@ class BatchMaker:
         _check_batches(batch, unlabeled_batch, world)
         if request.mixing != "none":
             _check_mixing(request, unlabeled_batch // world, world, len(self.pool))
+        sizes = {"labeled": len(labeled), "unlabeled": len(self.pool), "batch": batch, "rank": rank, "world": world}
         self.choice = Choice(
+            **sizes,
             seed=seed,
-            labeled=len(labeled),
-            unlabeled=len(self.pool),
-            batch=batch,
             unlabeled_batch=unlabeled_batch,
             request=request,
             class_crops=settings.class_crops,
             anchors=find_anchors(labels, num_classes) if settings.class_crops > 0 else None,
-            rank=rank,
-            world=world,
         )
         self.stages: dict[str, Staging] = {}
 
