@@ -55,7 +55,8 @@ def taught_losses(
     name: str, batch: Batch, buffers: str, *, batch_statistics: bool = False
 ) -> list[tuple[str, float, float]]:
     """What each student loses against the labels of a step, and over how many pixels; only labels need teachers."""
-    method = make_method(name, threshold=0.0, buffers=buffers)
+    own = {"confidence": "none"} if name == "rml" else {}  # labels are the teachers' own answers
+    method = make_method(name, threshold=0.0, buffers=buffers, **own)
     for teacher in (each for key, each in method.networks().items() if key.startswith("teacher")):
         for layer in (each for each in teacher.modules() if isinstance(each, nn.BatchNorm2d)):
             layer.running_mean.add_(0.1)  # a past that differs from the batch
