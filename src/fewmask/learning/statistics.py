@@ -51,9 +51,11 @@ def watched_inputs(network: nn.Module, wanted: bool = True, rows: int | None = N
 @contextmanager
 def batch_statistics(network: nn.Module, wanted: bool = True) -> Iterator[None]:
     """Within it, layers answer with the statistics of the batch they see, and leave the running ones as they are."""
-    layers = tracking_layers(network) if wanted else []
-    training = network.training
-    network.train(training or wanted)
+    if not wanted:
+        yield
+        return
+    layers, training = tracking_layers(network), network.training
+    network.train()
     for layer in layers:
         layer.track_running_stats = False
     try:
