@@ -21,6 +21,8 @@ _DIAGNOSTICS = {  # the ones worth a word, best first
     "rectification/flipped": "flipped",
 }
 _DETAILS = ("pseudo", "coupling", "rectification", "prototypes", "prior_share", "lr")  # first parts of other names
+_BAR_WIDTH = 20
+_BESIDE_BAR = 28  # columns of the step count, the remaining time and the gaps
 _ANY_WIDTH = 1000  # lines in a file are never cut or folded
 _HIDDEN = {code: "?" for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
 
@@ -43,13 +45,13 @@ class ConsoleObserver(Observer):
         self.console = plain_console(sys.stderr)
         self.live = sys.stderr.isatty() and not self.console.is_dumb_terminal
         self.name = name
-        self._last_words: dict[str, str] = {}
-        self._values: dict[str, float] = {}
+        self._done: dict[str, int] = {}
+        self._values: dict[str, float] = {}  # of the training at hand
         self._last_time = time.monotonic()
         self._tasks: dict[str, TaskID] = {}
         self._bar = Progress(
-            TextColumn("{task.description:<24}", markup=False),
-            BarColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=_BAR_WIDTH),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[words]}", markup=False),
@@ -76,7 +78,10 @@ class ConsoleObserver(Observer):
 
     def advance(self, task: str, done: int, total: int) -> None:
         label = f"{self.name} {task}".strip()
-        words = self._last_words.get(task, "")
+        if done < self._done.get(task, 0):
+            self._values = {}  # another training begins
+        self._done[task] = done
+        words = self._words_beside(label) if task == "training" else ""
         if self.live:
             if label not in self._tasks:
                 self._tasks[label] = self._bar.add_task(label, total=total, words=words)
@@ -89,7 +94,14 @@ class ConsoleObserver(Observer):
             self.say(f"step {step}/{steps}: " + ", ".join(f"{key} {value:.4f}" for key, value in values.items()))
             return
         self._values |= values  # diagnostics come less often than losses
-        self._last_words["training"] = "  ".join(_words(self._values))
+
+    def _words_beside(self, label: str) -> str:
+        """As many numbers as the terminal has room for beside the bar, which must stay."""
+        words = _words(self._values)
+        room = self.console.width - len(label) - _BAR_WIDTH - _BESIDE_BAR if self.live else _ANY_WIDTH
+        while words and len("  ".join(words)) > room:
+            words.pop()
+        return "  ".join(words)
 
     def _due(self, last: bool) -> bool:
         now = time.monotonic()

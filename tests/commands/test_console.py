@@ -154,3 +154,28 @@ def test_odd_class_names_go_through_a_whole_run(fewmask: Fewmask, tmp_path: Path
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert [line.split("│")[1].strip() for line in fewmask("evaluate", run).out.splitlines() if "│" in line] == rows
+
+
+def test_numbers_beside_the_bar_are_of_the_training_at_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    with ConsoleObserver() as observer:
+        observer.metrics(20, 20, {"loss/labeled": 1.5})
+        observer.advance("training", 20, 20)
+        observer.advance("training", 1, 40)  # what comes after a baseline
+        observer.advance("training", 40, 40)
+    assert capsys.readouterr().err == "training: 20/20  labeled 1.500\ntraining: 40/40\n"
+
+
+@pytest.mark.parametrize(("width", "shown"), [(120, 3), (100, 2), (80, 1), (60, 0)])
+def test_a_narrow_terminal_keeps_bar_and_count(monkeypatch: pytest.MonkeyPatch, width: int, shown: int) -> None:
+    values = {"loss/labeled": 1.509, "pseudo/accuracy": 0.34, "coupling/total_variation": 0.1}
+    words = ["labeled 1.509", "pseudo accuracy 0.340", "total variation 0.100"]
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    with ConsoleObserver() as observer:
+        observer.metrics(400, 4000, values)
+        observer.advance("training", 400, 4000)
+        lines = observer.console.render_lines(observer._bar.get_renderable())
+    (line,) = ("".join(segment.text for segment in each).rstrip() for each in lines)
+    assert re.match(r"training \S+ +400/4000 \S+", line), line
+    assert [word for word in words if word in line] == words[:shown]

@@ -104,6 +104,11 @@ def test_without_a_preset_a_run_is_rml_with_baselines_and_stages_of_as_many_step
     ]
     config = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
     assert (config["preset"], config["method"], config["training"]["steps"]) == ("general", "rml", 5)
+    ours = read(tmp_path / "run/evaluation.json")
+    had = read(tmp_path / "run/baseline_2/evaluation.json")["networks"]["student_1"]["miou"]
+    points = 100 * (ours["networks"][ours["selected"]]["miou"] - had)
+    said = f"baseline_2 (labeled images only) had {100 * had:.1f} % mIoU: {points:+.1f} points since then"
+    assert said in lines
     for name, color in (("baseline", False), ("baseline_2", True)):
         baseline = yaml.safe_load((tmp_path / "run" / name / "config.yaml").read_text())
         assert (baseline["training"]["steps"], baseline["settings"]["photometric"]) == (5, color)

@@ -1,6 +1,7 @@
 """Runs that have to stop: a loss that is not finite, and memory that does not suffice."""
 
 import json
+import signal
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,10 @@ from fewmask.errors import TrainingError
 from fewmask.training.checkpoint import list_checkpoints, load_checkpoint
 from fewmask.training.loop import train
 from fewmask.training.observer import Observer
+from fewmask.training.run import run_training
 from fewmask.training.run_folder import RunFolder
-from tests.training.runs import NOISY, tensors, tiny_session, train_here
+from fewmask.training.signals import Interrupted
+from tests.training.runs import NOISY, assert_same_run, tensors, tiny_config, tiny_session, train_here
 
 # The rate explodes after half of the steps: step 3 is the first with the new rate, so the loss of step 4 overflows.
 EXPLODING = (
@@ -54,6 +57,30 @@ def test_the_flag_is_read_at_the_next_look(data, tmp_path, looking):
         train_here(data, run, *words, *(f"training.{each}=100" for each in rest), method="supervised")
     assert [path.name for path in list_checkpoints(run / "checkpoints")] == ["step_00000000.pt"]
     assert not (run / "metrics.jsonl").exists()
+
+
+class Nudge(Observer):
+    """Sends a signal when training gets to its last step for the first time."""
+
+    sent = False
+
+    def advance(self, task: str, done: int, total: int) -> None:
+        if (task, done) == ("training", total) and not self.sent:
+            self.sent = True
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_in_a_baselines_last_step_stops_the_run_that_it_belongs_to(data, tmp_path):
+    config = tiny_config(data, "training.steps=3", method="rml")
+    common = {"device": "cpu", "init": None}
+    with pytest.raises(Interrupted) as caught:
+        run_training(config, tmp_path / "run", resume=False, observer=Nudge(), **common)
+    assert caught.value.signal_number == signal.SIGTERM
+    assert (tmp_path / "run/baseline/model.safetensors").is_file()  # it was finished all the same
+    assert not (tmp_path / "run/metrics.jsonl").exists()
+    run_training(config, tmp_path / "run", resume=True, observer=Observer(), **common)
+    run_training(config, tmp_path / "whole", resume=False, observer=Observer(), **common)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
 def no_memory_on_the_gpu(step):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +45,18 @@ def run_train(
             )
         except Interrupted as stopped:
             observer.say(f"{stopped}; a checkpoint is in {out}")
-            observer.say(f"go on with: fewmask train --out {shlex.quote(str(out))} --resume")
+            observer.say(_go_on(out))
             return 128 + stopped.signal_number
+        except KeyboardInterrupt:  # outside the loop: while reading, sweeping or scoring
+            observer.say(f"stopped; {_go_on(out) if (out / 'config.yaml').is_file() else 'nothing was begun'}")
+            return 128 + signal.SIGINT
         if outcome.session.world.main:
             _report(outcome, observer)
     return 0
+
+
+def _go_on(out: Path) -> str:
+    return f"go on with: fewmask train --out {shlex.quote(str(out))} --resume"
 
 
 def _config(
@@ -116,6 +125,8 @@ def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
     if outcome.scores:
         observer.console.print(scores_table(outcome.scores))
         observer.say(f"selected {outcome.selected} on val")
+        for line in _gains(outcome):
+            observer.say(line)
     else:
         observer.say(f"nothing was scored, there are no held-out labels: {outcome.selected} ships")
     pace = outcome.pace
@@ -123,3 +134,14 @@ def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
         observer.say(f"{pace.steps} steps in {pace.seconds:.0f} s ({1000 * pace.seconds / pace.steps:.0f} ms per step)")
     observer.say(f"model: {outcome.folder.path / 'model.safetensors'}   report: {page}")
     observer.say(f"next: fewmask predict {shlex.quote(str(outcome.folder.path))} IMAGES --out masks")
+
+
+def _gains(outcome: Outcome) -> Iterator[str]:
+    """How far the run got from the supervised baselines inside its folder, where it has any."""
+    ours = outcome.scores[outcome.selected].miou
+    for path in sorted(outcome.folder.path.glob("baseline*/evaluation.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        before = found["networks"][found["selected"]]["miou"]
+        if ours is not None and before is not None:
+            points = f"{100 * (ours - before):+.1f} points"
+            yield f"{path.parent.name} (labeled images only) had {100 * before:.1f} % mIoU: {points} since then"

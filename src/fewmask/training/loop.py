@@ -24,10 +24,11 @@ from fewmask.training.state import collect_state
 
 @dataclass(frozen=True)
 class Pace:
-    """How long the loop took, evaluation excluded from nothing."""
+    """How long the loop took, evaluations within it included, and whether a signal came too late to stop it."""
 
     steps: int
     seconds: float
+    signal_number: int | None = None
 
 
 def train(session: Session, folder: RunFolder, observer: Observer, start: int) -> tuple[Session, Pace]:
@@ -45,7 +46,7 @@ def train(session: Session, folder: RunFolder, observer: Observer, start: int) -
     finally:
         session.maker.close()
     session.world.barrier()
-    return session, Pace(max(total - start, 0), time.perf_counter() - began)
+    return session, Pace(max(total - start, 0), time.perf_counter() - began, stop.signal_number)
 
 
 @contextmanager
@@ -65,6 +66,7 @@ def _memory_explained(session: Session, step: int) -> Iterator[None]:
 def _after_step(
     session: Session, folder: RunFolder, observer: Observer, stop: StopRequest, writer: CheckpointWriter, done: int
 ) -> None:
+    """What is due after a step; a signal in the last one does not stop the run, which is nearly done (see `Pace`)."""
     training = session.config.training
     last = done == session.total_steps
     stopping = _stop_agreed(session, stop, done)
@@ -73,11 +75,11 @@ def _after_step(
     diagnosing = training.diagnose_every > 0 and done % training.diagnose_every == 0
     if saving or logging or diagnosing or done % training.check_every == 0:
         _raise_if_not_finite(session)
-    observer.advance("training", done, session.total_steps)
     if logging or diagnosing:
         values = _losses(session, done) if logging else {}
         values |= _diagnosed(session, done) if diagnosing else {}
         _write(session, folder, observer, done, values)
+    observer.advance("training", done, session.total_steps)
     if training.evaluate_every and done % training.evaluate_every == 0:
         _validate(session, folder, observer, done)
     if saving:
@@ -94,7 +96,7 @@ def _stop_agreed(session: Session, stop: StopRequest, done: int) -> bool:
     """All ranks must stop after the same step, so with several they agree every check_every steps."""
     if session.world.size == 1:
         return stop.signal_number is not None
-    if done % session.config.training.check_every:
+    if done % session.config.training.check_every and done != session.total_steps:
         return False
     return session.world.any(stop.signal_number is not None, session.engine.device)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import shlex
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ from fewmask.training.plan import describe_baseline, describe_plan
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.scores import validate
 from fewmask.training.session import Session, build_session, choose_crop, load_stores, with_all_settings
+from fewmask.training.signals import Interrupted
 from fewmask.training.stages import rejoin_stage
 from fewmask.training.start_notes import start_notes
 from fewmask.training.state import collect_state, restore_state
@@ -202,12 +204,20 @@ def _train_baselines(
         observer.say(f"baseline {index + 1}: {each.config.training.steps} supervised steps")
         alone = baseline_session(session, each, observer)
         outcome = run_session(alone, each.folder, resume=True, starts={}, observer=observer, known=costs, part=True)
+        _stop_if_asked(session, outcome.pace, observer)
         observer.say(initialize_from(session.method, outcome.folder.path, each.names))
         peaks.append(outcome.peak)
     del alone, outcome
     release(session.engine.device)  # a captured step's memory
     _save_start(session, folder)
     return max(peaks)
+
+
+def _stop_if_asked(session: Session, pace: Pace, observer: Observer) -> None:
+    """A signal in a baseline's last step found that baseline finished, but not the run that it belongs to."""
+    if session.world.any(pace.signal_number is not None, session.engine.device):
+        observer.say("the baseline is finished")
+        raise Interrupted(pace.signal_number or signal.SIGTERM, pace.steps)
 
 
 def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[Session, int, list[Baseline]]:
