@@ -49,14 +49,16 @@ def read_settings_file(path: Path) -> dict[str, Any]:
     return _mapping(path.read_text(encoding="utf-8"), str(path))
 
 
-def resolve(*layers: Mapping[str, Any], words: Iterable[str] = (), method_keys: Collection[str] = ()) -> Config:
+def resolve(
+    *layers: Mapping[str, Any], words: Iterable[str] = (), method_keys: Collection[str] = (), where: str = "settings"
+) -> Config:
     """Later layers win; `key=value` words win over all. `method_keys` are the method's own settings."""
     merged: dict[str, Any] = {}
     for layer in layers:
         merged = merge(merged, layer)
     for word in words:
         merged = merge(merged, parse_word(word, method_keys))
-    return _horizons_in_steps(read_section(Config, merged))
+    return _horizons_in_steps(read_section(Config, merged, where))
 
 
 def _horizons_in_steps(config: Config) -> Config:
