@@ -26,9 +26,13 @@ def list_presets() -> list[str]:
 
 
 def preset(name: str) -> dict[str, Any]:
-    if name not in list_presets():
-        raise ConfigError(f"there is no preset {name!r}", where="--preset", fix=", ".join(list_presets()))
+    require_preset(name, "--preset")
     return {**_mapping(_preset_text(name), name), "preset": name}
+
+
+def require_preset(name: str, where: str) -> None:
+    if name not in list_presets():
+        raise ConfigError(f"there is no preset {name!r}", where=where, fix=", ".join(list_presets()))
 
 
 def preset_sentence(name: str) -> str:
@@ -86,6 +90,8 @@ def parse_word(word: str, method_keys: Collection[str] = ()) -> dict[str, Any]:
     if not separator or not key:
         raise ConfigError(f"{word!r} is not a setting", where="command line", fix="key=value, e.g. training.steps=2000")
     full = _full_key(key.strip(), method_keys)
+    if full == "preset":  # in a config.yaml it says where settings came from; it brings none
+        raise ConfigError("a preset is not chosen by a setting", where=word, fix=f"--preset {text.strip() or 'NAME'}")
     value: Any = None if text.strip() == "none" and _may_be_none(full) else _value(text)
     for part in reversed(full.split(".")):
         value = {part: value}

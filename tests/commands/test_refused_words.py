@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
+from fewmask.config import Config
 from tests.commands.conftest import Fewmask
 from tests.commands.folders import TINY
 
@@ -38,3 +40,20 @@ def test_a_wrong_baseline_is_refused_before_the_run_folder_is_claimed(
     text = refused(fewmask, tmp_path, word)
     for part in parts:
         assert part in text
+
+
+def test_a_preset_is_chosen_by_its_option_alone(fewmask: Fewmask, tmp_path: Path) -> None:
+    text = refused(fewmask, tmp_path, "preset=demo")
+    assert "a preset is not chosen by a setting where: preset=demo valid: --preset demo" in text
+    assert "'preset' of its own" in refused(fewmask, tmp_path, "baseline.preset=demo")
+
+
+def test_a_preset_in_a_file_is_a_label_and_must_exist(fewmask: Fewmask, scenes: Path, tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("preset: demmo\nmethod: supervised\n")
+    text = refused(fewmask, tmp_path, "--config", file)
+    assert f"there is no preset 'demmo' where: {file} valid: camvid, demo" in text
+    file.write_text("preset: demo\nmethod: supervised\n")
+    assert fewmask("train", scenes, "--out", tmp_path / "run", "--config", file, *TINY).code == 0
+    config = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
+    assert (config["preset"], config["optimizer"]["lr"]) == ("demo", Config().optimizer.lr)

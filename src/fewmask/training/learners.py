@@ -11,7 +11,7 @@ from fewmask.methods.method import Method, learner_of
 from fewmask.methods.table import method_class, read_method_settings
 from fewmask.settings import SectionType, merge, read_section, resolve
 
-_RUNS_OWN = ("method", "data", "baseline", "learners", "seed")  # a baseline has these from its run
+_RUNS_OWN = ("preset", "method", "data", "baseline", "learners", "seed")  # a baseline has these from its run
 
 
 def learner_config(config: Config, learner: str) -> Config:
