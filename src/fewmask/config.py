@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 Size = tuple[PositiveInt, PositiveInt]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 HORIZON = "_horizon"  # `decay_horizon` says `decay` in steps, or before it is resolved as a share of the steps
 
 
@@ -105,7 +106,7 @@ class OptimizerSettings(Section):
     lr: PositiveFloat = Field(0.01, description="learning rate of the backbone at the start")
     head_lr: PositiveFloat | None = Field(None, description="learning rate of the head; none: ten times the backbone's")
     momentum: Share = Field(0.9, description="SGD momentum")
-    betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW betas")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="AdamW betas")
     weight_decay: float = Field(5e-4, ge=0, description="weight decay")
     decay_norms: bool = Field(True, description="False: no weight decay on biases and normalization layers")
     clip: PositiveFloat | None = Field(None, description="largest gradient norm")

@@ -50,7 +50,12 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         raise ConfigError(
             "the settings file does not exist", where=str(path), fix="a YAML file such as a run's config.yaml"
         )
-    return _mapping(path.read_text(encoding="utf-8"), str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = "it is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise ConfigError(f"the settings file cannot be read: {why}", where=str(path), fix="a YAML file") from error
+    return _mapping(text, str(path))
 
 
 def resolve(
@@ -160,7 +165,7 @@ def _mapping(text: str, where: str) -> dict[str, Any]:
 def _yaml(text: str, where: str, fix: str) -> Any:
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-01 is no day
         raise ConfigError(f"not readable as YAML: {error}", where=where, fix=fix) from None
 
 

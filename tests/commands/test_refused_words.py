@@ -57,3 +57,38 @@ def test_a_preset_in_a_file_is_a_label_and_must_exist(fewmask: Fewmask, scenes: 
     assert fewmask("train", scenes, "--out", tmp_path / "run", "--config", file, *TINY).code == 0
     config = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
     assert (config["preset"], config["optimizer"]["lr"]) == ("demo", Config().optimizer.lr)
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("optimizer.betas=2,2", ("optimizer.betas.0 cannot be 2", "less than 1 (AdamW betas)")),
+        ("optimizer.betas=0.9,1", ("optimizer.betas.1 cannot be 1", "less than 1 (AdamW betas)")),
+        ("optimizer.betas=-0.1,0.9", ("optimizer.betas.0 cannot be -0.1", "greater than or equal to 0")),
+        ("settings.p0_scales=0.001,1", ("p0_scales.0 cannot be 0.001", "greater than or equal to 0.1")),
+        ("seed=2024-13-01", ("not readable as YAML", "key=value")),
+    ],
+)
+def test_numbers_out_of_bounds(fewmask: Fewmask, tmp_path: Path, word: str, parts: tuple[str, ...]) -> None:
+    text = refused(fewmask, tmp_path, word)
+    for part in parts:
+        assert part in text
+
+
+def test_a_picture_is_no_settings_file(fewmask: Fewmask, scenes: Path, tmp_path: Path) -> None:
+    photo = next(scenes.rglob("*.png"))
+    text = refused(fewmask, tmp_path, "--config", photo)
+    assert f"the settings file cannot be read: it is no text in UTF-8 where: {photo} valid: a YAML file" in text
+
+
+@pytest.mark.parametrize("content", [b"some words: and more\n", b"", b"\x89PNG\r\n\x1a\n", b"q:0:0:x:/home\n", b"}"])
+@pytest.mark.parametrize("ending", ["txt", "safetensors"])
+def test_a_text_is_no_weight_file(fewmask: Fewmask, scenes: Path, tmp_path: Path, content: bytes, ending: str) -> None:
+    file = tmp_path / f"weights.{ending}"
+    file.write_bytes(content)
+    result = fewmask("train", scenes, "--out", tmp_path / "run", *TINY, f"network.pretrained={file}")
+    assert result.code == 2
+    assert "error: cannot read weights: " in result.err
+    assert "valid: a .safetensors file, or a state dict" in result.err
+    assert "torch.load" not in result.err
+    assert not (tmp_path / "run").exists()
