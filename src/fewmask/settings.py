@@ -12,8 +12,9 @@ from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
-from fewmask.config import HORIZON, Config, Section
+from fewmask.config import HORIZON, Config, Section, Size
 from fewmask.errors import ConfigError
 
 SectionType = TypeVar("SectionType", bound=Section)
@@ -176,8 +177,12 @@ def _first_problem(section: type[Section], error: ValidationError, where: str) -
         close = _close_keys(key, section)
         valid = f"did you mean {' or '.join(close)}?" if close else ", ".join(all_keys(section))
         return ConfigError(f"unknown setting {key!r}", where=where, fix=valid)
-    described = _description(section, [str(part) for part in problem["loc"]])
-    wanted = problem["msg"].removeprefix("Input should be ").split(", unable")[0]
+    field = _field(section, [str(part) for part in problem["loc"]])
+    described = field.description if field else None
+    wanted = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ").split(", unable")[0]
+    if problem["type"] == "tuple_type":
+        size = field is not None and Size in (field.annotation, *get_args(field.annotation))
+        wanted = "height x width, e.g. 256x320" if size else "numbers with commas between them, e.g. 0.5,1.5"
     return ConfigError(f"{key} cannot be {problem['input']!r}", where=where, fix=f"{wanted} ({described or key})")
 
 
@@ -189,11 +194,9 @@ def _close_keys(key: str, section: type[Section]) -> list[str]:
     return [names[name] for name in difflib.get_close_matches(key, names, n=3, cutoff=0.5)]
 
 
-def _description(section: type[Section], path: list[str]) -> str:
+def _field(section: type[Section], path: list[str]) -> FieldInfo | None:
     field = section.model_fields.get(path[0]) if path else None
-    if field is None:
-        return ""
-    kind = field.annotation
+    kind = field.annotation if field else None
     if isinstance(kind, type) and issubclass(kind, Section) and len(path) > 1:
-        return _description(kind, path[1:])
-    return field.description or ""
+        return _field(kind, path[1:])
+    return field

@@ -66,6 +66,13 @@ def test_a_preset_in_a_file_is_a_label_and_must_exist(fewmask: Fewmask, scenes: 
         ("optimizer.betas=0.9,1", ("optimizer.betas.1 cannot be 1", "less than 1 (AdamW betas)")),
         ("optimizer.betas=-0.1,0.9", ("optimizer.betas.0 cannot be -0.1", "greater than or equal to 0")),
         ("settings.p0_scales=0.001,1", ("p0_scales.0 cannot be 0.001", "greater than or equal to 0.1")),
+        ("views.crop=32", ("views.crop cannot be 32", "height x width, e.g. 256x320")),
+        ("views.scale=1", ("views.scale cannot be 1", "e.g. 0.5,1.5")),
+        ("optimizer.lr=.inf", ("optimizer.lr cannot be inf", "a finite number")),
+        ("optimizer.lr=inf", ("optimizer.lr cannot be 'inf'", "a finite number")),
+        ("loss.class_weights=1,-1", ("loss.class_weights cannot be [1, -1]", "0 or more for each class")),
+        ("loss.class_weights=0,0", ("loss.class_weights cannot be [0, 0]", "more than 0 for one")),
+        ("network.std=0.2,0,0.2", ("network.std.1 cannot be 0", "greater than 0")),
         ("seed=2024-13-01", ("not readable as YAML", "key=value")),
     ],
 )
