@@ -6,19 +6,37 @@ A method's own settings stand above the method in its file; here they are a plai
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 Size = tuple[PositiveInt, PositiveInt]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 HORIZON = "_horizon"  # `decay_horizon` says `decay` in steps, or before it is resolved as a share of the steps
 
 
 class Section(BaseModel):
     """Settings that cannot be changed once read, and that know every key they accept."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)  # labels: 46
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False
+    )  # numbers to str: labels: 46
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lists_of_one(cls, values: Any) -> Any:
+        """A number is a list of one where a list of any length is wanted: ignore: 7."""
+        if not isinstance(values, dict):
+            return values
+        alone = {key: value for key, value in values.items() if type(value) in (int, float)}
+        fields = {key: cls.model_fields[key].annotation for key in alone if key in cls.model_fields}
+        return values | {key: [alone[key]] for key, kind in fields.items() if _any_length(kind)}
+
+
+def _any_length(kind: Any) -> bool:
+    """Whether it is tuple[X, ...], or may be."""
+    return any(get_origin(each) is tuple and Ellipsis in get_args(each) for each in (kind, *get_args(kind)))
 
 
 class DataSettings(Section):
@@ -82,7 +100,9 @@ class NetworkSettings(Section):
         False, description="BatchNorm keeps its statistics and answers as in evaluation; its weights still train"
     )
     mean: tuple[float, ...] | None = Field(None, description="input mean in [0, 1]; none: the backbone's own")
-    std: tuple[float, ...] | None = Field(None, description="input deviation in [0, 1]; none: the backbone's own")
+    std: tuple[PositiveFloat, ...] | None = Field(
+        None, description="input deviation in [0, 1]; none: the backbone's own"
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="more arguments for timm.create_model")
 
 
@@ -99,13 +119,20 @@ class LossSettings(Section):
     ohem_keep: Share = Field(0.1, description="... but at least this share of each image")
     dice_weight: float = Field(1.0, ge=0, description="weight of the Dice term beside cross entropy")
 
+    @field_validator("class_weights")
+    @classmethod
+    def _some_class_counts(cls, weights: Any) -> Any:
+        if isinstance(weights, tuple) and (min(weights, default=0) < 0 or not any(weights)):
+            raise ValueError("0 or more for each class, and more than 0 for one")
+        return weights
+
 
 class OptimizerSettings(Section):
     name: Literal["sgd", "adamw"] = Field("sgd", description="optimizer")
     lr: PositiveFloat = Field(0.01, description="learning rate of the backbone at the start")
     head_lr: PositiveFloat | None = Field(None, description="learning rate of the head; none: ten times the backbone's")
     momentum: Share = Field(0.9, description="SGD momentum")
-    betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW betas")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="AdamW betas")
     weight_decay: float = Field(5e-4, ge=0, description="weight decay")
     decay_norms: bool = Field(True, description="False: no weight decay on biases and normalization layers")
     clip: PositiveFloat | None = Field(None, description="largest gradient norm")

@@ -12,8 +12,9 @@ from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
-from fewmask.config import HORIZON, Config, Section
+from fewmask.config import HORIZON, Config, Section, Size
 from fewmask.errors import ConfigError
 
 SectionType = TypeVar("SectionType", bound=Section)
@@ -26,9 +27,13 @@ def list_presets() -> list[str]:
 
 
 def preset(name: str) -> dict[str, Any]:
-    if name not in list_presets():
-        raise ConfigError(f"there is no preset {name!r}", where="--preset", fix=", ".join(list_presets()))
+    require_preset(name, "--preset")
     return {**_mapping(_preset_text(name), name), "preset": name}
+
+
+def require_preset(name: str, where: str) -> None:
+    if name not in list_presets():
+        raise ConfigError(f"there is no preset {name!r}", where=where, fix=", ".join(list_presets()))
 
 
 def preset_sentence(name: str) -> str:
@@ -46,17 +51,24 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         raise ConfigError(
             "the settings file does not exist", where=str(path), fix="a YAML file such as a run's config.yaml"
         )
-    return _mapping(path.read_text(encoding="utf-8"), str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = "it is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise ConfigError(f"the settings file cannot be read: {why}", where=str(path), fix="a YAML file") from error
+    return _mapping(text, str(path))
 
 
-def resolve(*layers: Mapping[str, Any], words: Iterable[str] = (), method_keys: Collection[str] = ()) -> Config:
+def resolve(
+    *layers: Mapping[str, Any], words: Iterable[str] = (), method_keys: Collection[str] = (), where: str = "settings"
+) -> Config:
     """Later layers win; `key=value` words win over all. `method_keys` are the method's own settings."""
     merged: dict[str, Any] = {}
     for layer in layers:
         merged = merge(merged, layer)
     for word in words:
         merged = merge(merged, parse_word(word, method_keys))
-    return _horizons_in_steps(read_section(Config, merged))
+    return _horizons_in_steps(read_section(Config, merged, where))
 
 
 def _horizons_in_steps(config: Config) -> Config:
@@ -84,6 +96,8 @@ def parse_word(word: str, method_keys: Collection[str] = ()) -> dict[str, Any]:
     if not separator or not key:
         raise ConfigError(f"{word!r} is not a setting", where="command line", fix="key=value, e.g. training.steps=2000")
     full = _full_key(key.strip(), method_keys)
+    if full == "preset":  # in a config.yaml it says where settings came from; it brings none
+        raise ConfigError("a preset is not chosen by a setting", where=word, fix=f"--preset {text.strip() or 'NAME'}")
     value: Any = None if text.strip() == "none" and _may_be_none(full) else _value(text)
     for part in reversed(full.split(".")):
         value = {part: value}
@@ -152,7 +166,7 @@ def _mapping(text: str, where: str) -> dict[str, Any]:
 def _yaml(text: str, where: str, fix: str) -> Any:
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-01 is no day
         raise ConfigError(f"not readable as YAML: {error}", where=where, fix=fix) from None
 
 
@@ -163,8 +177,12 @@ def _first_problem(section: type[Section], error: ValidationError, where: str) -
         close = _close_keys(key, section)
         valid = f"did you mean {' or '.join(close)}?" if close else ", ".join(all_keys(section))
         return ConfigError(f"unknown setting {key!r}", where=where, fix=valid)
-    described = _description(section, [str(part) for part in problem["loc"]])
-    wanted = problem["msg"].removeprefix("Input should be ").split(", unable")[0]
+    field = _field(section, [str(part) for part in problem["loc"]])
+    described = field.description if field else None
+    wanted = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ").split(", unable")[0]
+    if problem["type"] == "tuple_type":
+        size = field is not None and Size in (field.annotation, *get_args(field.annotation))
+        wanted = "height x width, e.g. 256x320" if size else "numbers with commas between them, e.g. 0.5,1.5"
     return ConfigError(f"{key} cannot be {problem['input']!r}", where=where, fix=f"{wanted} ({described or key})")
 
 
@@ -176,11 +194,9 @@ def _close_keys(key: str, section: type[Section]) -> list[str]:
     return [names[name] for name in difflib.get_close_matches(key, names, n=3, cutoff=0.5)]
 
 
-def _description(section: type[Section], path: list[str]) -> str:
+def _field(section: type[Section], path: list[str]) -> FieldInfo | None:
     field = section.model_fields.get(path[0]) if path else None
-    if field is None:
-        return ""
-    kind = field.annotation
+    kind = field.annotation if field else None
     if isinstance(kind, type) and issubclass(kind, Section) and len(path) > 1:
-        return _description(kind, path[1:])
-    return field.description or ""
+        return _field(kind, path[1:])
+    return field

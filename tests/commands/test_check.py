@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from tests.commands.conftest import Fewmask
-from tests.commands.folders import road_or_not, write_folder
+from tests.commands.folders import TINY, road_or_not, write_folder
 
 
 def test_a_trainable_set(fewmask: Fewmask, scenes: Path) -> None:
@@ -84,3 +85,16 @@ def test_pillows_own_warning_never_comes_before_our_error(
     assert fewmask("check", data, "data.max_pixels=1536").code == 0
     assert not [each for each in recwarn if issubclass(each.category, Image.DecompressionBombWarning)]
     assert before == Image.MAX_IMAGE_PIXELS
+
+
+def test_names_that_are_no_text_are_reported_and_refused(fewmask: Fewmask, tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "data")
+    for folder in ("images", "masks"):
+        (data / folder / "photo 1.png").rename(data / folder / os.fsdecode(b"caf\xe9.png"))
+    result = fewmask("check", data)
+    assert result.code == 1
+    assert "images/caf\\udce9.png: the file's name is not UTF-8" in result.out
+    result = fewmask("train", data, "--out", tmp_path / "run", *TINY)
+    assert result.code == 2
+    assert "bad-name" in result.err
+    assert not (tmp_path / "run").exists()

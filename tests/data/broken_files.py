@@ -26,6 +26,12 @@ def mask_is_text(root: Path) -> None:
     (root / "masks/c.png").write_text("{}" * 99)
 
 
+@broken(CASES, "bad-name", "images/caf\\udce9.png", "not UTF-8", "rename")
+def names_in_latin_1(root: Path) -> None:
+    for folder in ("images", "masks"):
+        (root / folder / "c.png").rename(root / folder / os.fsdecode(b"caf\xe9.png"))
+
+
 @broken(CASES, "zero-size", "unlabeled/y.png", "0 bytes", "copy")
 def image_has_no_bytes(root: Path) -> None:
     (root / "unlabeled/y.png").write_bytes(b"")

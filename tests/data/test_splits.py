@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -185,3 +187,16 @@ def test_the_pool_may_hold_the_labeled_images_too(root: Path) -> None:
     assert [(sample.name, sample.image) for sample in again] == [(each.name, each.image) for each in plain.labeled]
     assert all(sample.mask is None for sample in again)
     assert any("2 labeled images are in the unlabeled pool, too" in note for note in whole.notes)
+
+
+@pytest.mark.parametrize("listed", ["NFC", "NFD"])
+def test_accents_are_one_letter_however_they_are_stored(tmp_path: Path, listed: Literal["NFC", "NFD"]) -> None:
+    """macOS stores an accent apart from its letter, labeling tools do not."""
+    pairs(tmp_path, "ab", 0, 1)
+    image(tmp_path / "images" / f"{unicodedata.normalize('NFD', 'café')}.jpg")
+    mask(tmp_path / "masks" / f"{unicodedata.normalize('NFC', 'café')}.png", 0, 1)
+    assert names(opened(tmp_path).labeled) == ["a", "b", "café"]
+    (tmp_path / "split.txt").write_text(unicodedata.normalize(listed, "café") + "\n", encoding="utf-8")
+    (chosen,) = opened(tmp_path, split=str(tmp_path / "split.txt")).labeled
+    assert chosen.mask is not None
+    assert chosen.mask.is_file()

@@ -5,6 +5,7 @@ from pydantic import Field
 
 from fewmask.config import Config, Section
 from fewmask.errors import ConfigError
+from fewmask.methods.rml_settings import RMLSettings
 from fewmask.settings import list_presets, parse_word, preset, read_section, read_settings_file, resolve
 
 
@@ -41,6 +42,16 @@ def test_numbers_and_shares_of_labels_are_read_from_words_and_files(tmp_path):
     path.write_text("data:\n  labels: 46\noptimizer:\n  lr: 1e-4\n")
     config = resolve(read_settings_file(path))
     assert (config.data.labels, config.optimizer.lr) == ("46", 1e-4)
+
+
+def test_a_list_of_one_is_a_number(tmp_path):
+    config = resolve(words=["data.ignore=7", "optimizer.milestones=0.5", "loss.class_weights=2", "network.std=0.5"])
+    assert (config.data.ignore, config.optimizer.milestones) == ((7,), (0.5,))
+    assert (config.loss.class_weights, config.network.std) == ((2.0,), (0.5,))
+    assert read_section(RMLSettings, parse_word("settings.p0_scales=1.5")["settings"]).p0_scales == (1.5,)
+    path = tmp_path / "settings.yaml"
+    path.write_text("data: {ignore: 7}\n")
+    assert resolve(read_settings_file(path)).data.ignore == (7,)
 
 
 def test_later_layers_win_key_by_key(tmp_path):

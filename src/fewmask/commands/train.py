@@ -14,7 +14,7 @@ from fewmask.console import ConsoleObserver
 from fewmask.errors import ConfigError
 from fewmask.methods.table import method_class, read_method_settings
 from fewmask.report.tables import scores_table
-from fewmask.settings import DEFAULT_PRESET, merge, read_settings_file, resolve
+from fewmask.settings import DEFAULT_PRESET, merge, read_settings_file, require_preset, resolve
 from fewmask.settings import preset as read_preset
 from fewmask.training.run import Outcome, run_training
 from fewmask.training.run_folder import RunFolder
@@ -78,12 +78,20 @@ def _config(
     if preset is None and config_file is None and not resumed:
         preset = DEFAULT_PRESET
     named = read_preset(preset) if preset is not None else {}
-    file = read_settings_file(config_file) if config_file is not None else {}
+    file = _file_settings(config_file) if config_file is not None else {}
     chosen = [word for word in words if word.startswith("method=")]
     method = resolve(before, named, file, flags, words=chosen).method
     keys = method_class(method).Settings.model_fields.keys()
     named = _for_method(named, method) if named else {}
     return _from_anywhere(resolve(before, named, file, root, flags, words=words, method_keys=keys))
+
+
+def _file_settings(path: Path) -> dict[str, Any]:
+    """A preset in it is a label, as in a run's config.yaml, and says where its settings came from."""
+    values = read_settings_file(path)
+    if values.get("preset") is not None:
+        require_preset(values["preset"], str(path))
+    return values
 
 
 def _for_method(preset: dict[str, Any], method: str) -> dict[str, Any]:

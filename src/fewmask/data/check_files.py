@@ -12,7 +12,7 @@ from fewmask.data.check_report import CODES, Finding
 from fewmask.data.dataset import MaskCoding, Sample
 from fewmask.data.imagefile import Header, read_header
 from fewmask.data.masks import decode_mask, is_color, read_raw_mask
-from fewmask.data.paths import outside_root, relative
+from fewmask.data.paths import outside_root, relative, shown
 from fewmask.data.problem import DataProblem
 from fewmask.data.reading import read_image_and_header
 from fewmask.data.threads import map_in_threads
@@ -55,7 +55,7 @@ def problem(error: DataError, root: Path) -> Finding:
     """The finding that an error stands for."""
     code = getattr(error, "code", "unusable")
     where = relative(root, Path(error.where)) if error.where else ""
-    return Finding(code if code in CODES else "unusable", "" if where == "." else where, error.what, error.fix)
+    return Finding(code if code in CODES else "unusable", "" if where == "." else where, shown(error.what), error.fix)
 
 
 def _sample_facts(root: Path, split: str, sample: Sample, coding: MaskCoding, max_pixels: int) -> SampleFacts:

@@ -10,12 +10,14 @@ from fewmask.data.check_masks import value_finding
 from fewmask.data.check_report import Finding, Level
 from fewmask.data.dataset import MaskCoding
 from fewmask.data.imagefile import Header
-from fewmask.data.paths import relative
+from fewmask.data.paths import is_text, relative
 
 
 def pair_findings(root: Path, facts: SampleFacts, coding: MaskCoding) -> Iterator[tuple[Level, Finding]]:
     """What is wrong with one sample. The hidden truth of an unlabeled image can only give warnings."""
     sample = facts.sample
+    if not is_text(sample.name):
+        yield "error", _bad_name(relative(root, sample.image))
     for finding in facts.problems:
         hidden_truth = facts.split == "unlabeled" and finding.path != relative(root, sample.image)
         yield "warning" if hidden_truth else "error", finding
@@ -33,6 +35,11 @@ def pair_findings(root: Path, facts: SampleFacts, coding: MaskCoding) -> Iterato
         yield level, strange
     if facts.mask.only_ignore and facts.split != "unlabeled":
         yield "warning", _empty_mask(path, facts.split)
+
+
+def _bad_name(path: str) -> Finding:
+    fix = "rename the image, and its mask with it; names from older systems are often in Latin-1"
+    return Finding("bad-name", path, "the file's name is not UTF-8, so it cannot be written to a run's records", fix)
 
 
 def _missing_mask(root: Path, image: Path) -> Finding:

@@ -32,6 +32,7 @@ CODES: dict[str, str] = {
     "mixed-depth": "an image has another bit depth than most",
     "duplicate-image": "two images have the same pixels, within or across the splits",
     "name-clash": "two images of one split share a name",
+    "bad-name": "an image's name is not text in UTF-8",
     "outside-root": "a path leaves the data folder by a link or by `..`",
     "no-labeled": "there is no labeled image",
     "no-unlabeled": "there is no unlabeled image",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fewmask.data.check_report import Finding, Level
 from fewmask.data.folder import Listing
-from fewmask.data.paths import relative
+from fewmask.data.paths import relative, shown
 
 _OTHER_SUFFIXES = {
     ".gif": "GIF",
@@ -34,7 +34,7 @@ def stray_findings(root: Path, listing: Listing) -> Iterator[tuple[Level, Findin
     for path in listing.extra_masks:
         yield "warning", _extra_mask(relative(root, path))
     for first, second in listing.clashes:
-        message = f"`{first.stem}` names two files, {relative(root, first)} and {relative(root, second)}"
+        message = f"`{shown(first.stem)}` names two files, {relative(root, first)} and {relative(root, second)}"
         yield "error", Finding("name-clash", relative(root, second), message, "rename or remove one of the two")
     for path in listing.other_files:
         if name := _OTHER_SUFFIXES.get(path.suffix.lower()):

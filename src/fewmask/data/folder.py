@@ -14,7 +14,7 @@ from fewmask.config import DataSettings
 from fewmask.data.classes import read_classes
 from fewmask.data.coding import decide_coding
 from fewmask.data.dataset import Dataset, Sample
-from fewmask.data.paths import relative
+from fewmask.data.paths import one_spelling, relative
 from fewmask.data.problem import DataProblem
 from fewmask.data.reading import IMAGE_SUFFIXES
 
@@ -124,7 +124,7 @@ def _by_stem(folder: Path) -> tuple[dict[str, str], list[tuple[Path, Path]], lis
     clashes, others = [], []
     for path in sorted(_files(folder), key=_by_parts):
         start, suffix = os.path.splitext(path)
-        stem = start[len(os.fspath(folder)) + 1 :].replace(os.sep, "/")
+        stem = one_spelling(start[len(os.fspath(folder)) + 1 :].replace(os.sep, "/"))
         if suffix.lower() not in IMAGE_SUFFIXES:
             others.append(Path(path))
         elif stem in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from pathlib import Path
 
 
@@ -14,4 +15,19 @@ def outside_root(root: Path, path: Path) -> bool:
 
 def relative(root: Path, path: Path) -> str:
     """A path as messages show it, with forward slashes."""
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+    return shown(path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path))
+
+
+def is_text(name: str) -> bool:
+    """Whether a file's name is UTF-8; of one that is not, Python keeps the bytes as halves of characters."""
+    return shown(name) == name
+
+
+def shown(name: str) -> str:
+    """A name that can be printed and written: bytes that are no text become \\udce9."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def one_spelling(name: str) -> str:
+    """A name with each accent in its letter (NFC): some systems store é as one character, some as two."""
+    return unicodedata.normalize("NFC", name)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fewmask.data.dataset import Dataset, Sample
+from fewmask.data.paths import one_spelling
 from fewmask.data.problem import DataProblem
 from fewmask.errors import ConfigError
 
@@ -112,8 +113,8 @@ def _listed(samples: Sequence[Sample], split: Path, root: Path | None, listed_ma
     for number, line in enumerate((line.strip() for line in lines), 1):
         if not line:
             continue
-        image, mask = (line, None) if line in aliases else _fields(line)
-        found = aliases.get(_inside(image, f"{split}, line {number}"), [])
+        image, mask = (line, None) if one_spelling(line) in aliases else _fields(line)
+        found = aliases.get(one_spelling(_inside(image, f"{split}, line {number}")), [])
         if not found:
             unknown.append(image)
             continue
@@ -146,8 +147,8 @@ def _aliases(samples: Sequence[Sample], root: Path | None) -> dict[str, list[str
         inside = root is not None and sample.image.is_relative_to(root)
         path = PurePosixPath(sample.image.relative_to(root).as_posix() if root and inside else sample.image.name)
         for alias in (path, path.with_suffix(""), path.name, path.stem, PurePosixPath(sample.name).name):
-            found[str(alias)].add(sample.name)
-    exact = {sample.name: {sample.name} for sample in samples}
+            found[one_spelling(str(alias))].add(sample.name)
+    exact = {one_spelling(sample.name): {sample.name} for sample in samples}
     return {alias: sorted(names) for alias, names in {**found, **exact}.items()}
 
 

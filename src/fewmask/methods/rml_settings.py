@@ -50,7 +50,7 @@ class RMLSettings(MethodSettings):
     p0: Literal["auto", "shared", "own"] = Field(
         "auto", description="p0: both teachers' mean (shared) or each learner's own; auto: own where networks differ"
     )
-    p0_scales: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+    p0_scales: tuple[Annotated[float, Field(ge=0.1, le=10.0)], ...] = Field(
         (1.0,), min_length=1, description="sizes at which images are swept for p0, the mean over all (paper silent)"
     )
     p0_flip: bool = Field(False, description="sweep mirrored images for p0, too, and take the mean (paper silent)")

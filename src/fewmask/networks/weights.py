@@ -48,13 +48,21 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             content: Any = safetensors.torch.load_file(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+    except Exception as error:  # what is no pickle makes its reader fail in any way
         raise CheckpointError(
-            f"cannot read weights: {(str(error) or type(error).__name__).splitlines()[0]}",
+            f"cannot read weights: {_why_unreadable(error)}",
             where=str(path),
             fix="a .safetensors file, or a state dict saved with torch.save(model.state_dict(), ...)",
         ) from error
     return _unwrapped(content, path)
+
+
+def _why_unreadable(error: Exception) -> str:
+    if isinstance(error, SafetensorError | OSError):
+        return (str(error) or type(error).__name__).splitlines()[0]
+    if isinstance(error, pickle.UnpicklingError):
+        return "the file is damaged, no weight file, or holds more than tensors, which would have to be executed"
+    return "the file is damaged or no weight file"
 
 
 def _unwrapped(content: Any, path: Path) -> dict[str, Tensor]:

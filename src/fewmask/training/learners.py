@@ -8,8 +8,10 @@ from typing import Any
 from fewmask.config import Config, LearnerSettings, OptimizerSettings
 from fewmask.errors import ConfigError
 from fewmask.methods.method import Method, learner_of
-from fewmask.methods.table import method_class
+from fewmask.methods.table import method_class, read_method_settings
 from fewmask.settings import SectionType, merge, read_section, resolve
+
+_RUNS_OWN = ("preset", "method", "data", "baseline", "learners", "seed")  # a baseline has these from its run
 
 
 def learner_config(config: Config, learner: str) -> Config:
@@ -37,7 +39,7 @@ def baseline_config(config: Config, learner: str, seed: int) -> Config:
     """
     values = config.model_dump(mode="json")
     values |= {"method": "supervised", "settings": {}, "seed": seed, "baseline": {}, "learners": {}}
-    shared = resolve(values, config.baseline).model_copy(update={"learners": config.learners})
+    shared = resolve(values, config.baseline, where="baseline").model_copy(update={"learners": config.learners})
     own = learner_config(shared, learner).model_copy(update={"learners": {}})
     return read_section(
         Config,
@@ -57,13 +59,24 @@ def baseline_groups(config: Config, method: Method) -> list[tuple[str, ...]]:
 
 
 def check_learners(config: Config) -> None:
-    """Learners that the method does not have, and settings that there are not, before anything is built."""
-    known = method_class(config.method).learners
+    """Learners that the method does not have, and settings that there are not, before anything is built or written."""
+    kind = method_class(config.method)
     for name in config.learners:
-        if name not in known:
+        if name not in kind.learners:
             what = f"the method {config.method} has no learner {name!r}"
-            raise ConfigError(what, where=f"learners.{name}", fix=", ".join(known))
-        baseline_config(config, name, config.seed)
+            raise ConfigError(what, where=f"learners.{name}", fix=", ".join(kind.learners))
+    _check_baseline(config.baseline, "baseline")
+    for name in kind.learners if kind.needs_baseline else config.learners:
+        _check_baseline(_own(config, name).baseline, f"learners.{name}.baseline")
+        baseline = baseline_config(config, name, config.seed)
+        read_method_settings(baseline.method, baseline.settings)
+
+
+def _check_baseline(section: Mapping[str, Any], where: str) -> None:
+    for key in _RUNS_OWN:
+        if key in section:
+            what = f"a baseline cannot have a {key!r} of its own: it is a supervised run on the run's images"
+            raise ConfigError(what, where=where, fix=f"{where} without {key}")
 
 
 def _own(config: Config, learner: str) -> LearnerSettings:
