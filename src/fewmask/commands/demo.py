@@ -204,7 +204,7 @@ def _pictures(outcomes: Mapping[str, Outcome]) -> list[PictureRow]:
 
 
 def _next_commands(out: Path, best: Path) -> list[str]:
-    paths = [out / "data" / "unlabeled", out / "masks", out / "data"]
+    paths = [out / "data" / "unlabeled", out / "predictions", out / "data"]
     run, images, masks, data = (shlex.quote(str(path)) for path in (best, *paths))
     return [
         f"fewmask predict {run} {images} --out {masks} --confidence",

@@ -122,4 +122,4 @@ def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
     if pace.steps:
         observer.say(f"{pace.steps} steps in {pace.seconds:.0f} s ({1000 * pace.seconds / pace.steps:.0f} ms per step)")
     observer.say(f"model: {outcome.folder.path / 'model.safetensors'}   report: {page}")
-    observer.say(f"next: fewmask predict {shlex.quote(str(outcome.folder.path))} IMAGES --out masks")
+    observer.say(f"next: fewmask predict {shlex.quote(str(outcome.folder.path))} IMAGES --out predictions")
