@@ -65,7 +65,8 @@ def test_five_kills_leave_no_trace(data, whole, tmp_path):
         (lambda: reached(run) >= late, draw.uniform(0.0, 0.05)),
     ]
     for moment, later in moments:
-        process = start([*words(data, run, *RUN), "--resume"], log)
+        resume = ["--resume"] if (run / "config.yaml").exists() else []
+        process = start([*words(data, run, *RUN), *resume], log)
         wait_for(process, moment, log)
         time.sleep(later)
         process.kill()

@@ -34,6 +34,8 @@ def run_train(
 ) -> int:
     if out is None:
         raise ConfigError("no run folder given", where="--out", fix="fewmask train DATA --out RUN")
+    if resume:
+        _require_run(out)
     config = _config(data, out, preset, config_file, flags, words, resume)
     _require_possible(config, out, resume)
     with ConsoleObserver() as observer:
@@ -64,9 +66,8 @@ def _config(
     A file is all that its user wants changed, so a preset that nobody named would only stand in its way.
     """
     root = {"data": {"root": str(data)}} if data is not None else {}
-    resumed = resume and (out / "config.yaml").is_file()
-    before = RunFolder(out).read_config().model_dump(mode="json") if resumed else {}
-    if preset is None and config_file is None and not resumed:
+    before = RunFolder(out).read_config().model_dump(mode="json") if resume else {}
+    if preset is None and config_file is None and not resume:
         preset = DEFAULT_PRESET
     named = read_preset(preset) if preset is not None else {}
     file = read_settings_file(config_file) if config_file is not None else {}
@@ -101,12 +102,23 @@ def _from_anywhere(config: Config) -> Config:
     return config.model_copy(update={"data": config.data.model_copy(update=absolute)})
 
 
+def _require_run(out: Path) -> None:
+    """Whoever goes on with a run must not get a new one because of a typing error."""
+    if not RunFolder(out).config.is_file():
+        fix = "the --out of the run, or leave --resume away to start one"
+        raise ConfigError(f"there is no run to resume in {out}", where="--resume", fix=fix)
+
+
 def _require_possible(config: Config, out: Path, resume: bool) -> None:
     """What can be known before the data are read, which may take minutes."""
     read_method_settings(config.method, config.settings)
+    if resume:
+        return
     folder = RunFolder(out)
-    if folder.config.exists() and not resume:
+    if folder.config.exists():
         folder.claim()  # refuses
+    if config.data.root and out.resolve() == Path(config.data.root):
+        raise ConfigError("the run would lie among the data", where=f"--out {out}", fix="another folder for --out")
 
 
 def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
