@@ -91,4 +91,5 @@ def _picture(image: torch.Tensor) -> np.ndarray:
 
 
 def _spread(total: int, count: int) -> Sequence[int]:
-    return sorted({round(index * (total - 1) / max(count - 1, 1)) for index in range(min(count, total))})
+    count = min(count, total)
+    return [round(index * (total - 1) / max(count - 1, 1)) for index in range(count)]
