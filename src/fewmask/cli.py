@@ -160,7 +160,7 @@ def evaluate(
     return run_evaluate(run_folder, data=data, split=split, as_json=as_json, device=device)
 
 
-@app.command(epilog="Example: fewmask predict runs/first photos --out masks --confidence")
+@app.command(epilog="Example: fewmask predict runs/first photos --out predictions --confidence")
 def predict(
     run_folder: options.RunFolder,
     images: options.Images,

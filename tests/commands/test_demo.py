@@ -19,6 +19,7 @@ from fewmask.data import synthetic
 from fewmask.errors import ConfigError
 from fewmask.settings import preset
 from tests.commands.conftest import Fewmask
+from tests.commands.folders import files
 
 SETTINGS = {
     "network": {"backbone": "test_resnet", "width": 16, "options": {}},
@@ -123,9 +124,23 @@ def test_an_interrupt_while_rendering_leaves_nothing_half(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(synthetic, "render_scene", interrupted)
-    assert run_demo(tmp_path / "demo", seed=0, device="cpu", scale=tiny()) == 130
-    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["demo.json"]
-    assert capsys.readouterr().err.splitlines()[-1] == f"stopped; go on with: fewmask demo --out {tmp_path / 'demo'}"
+    out = tmp_path / "demo"
+    for seed, device, words in ((0, "cpu", ""), (3, "cpu", " --seed 3"), (3, "auto", " --seed 3 --device auto")):
+        assert run_demo(out, seed=seed, device=device, scale=tiny()) == 130
+        assert sorted(path.name for path in out.iterdir()) == ["demo.json"]
+        assert capsys.readouterr().err.splitlines()[-1] == f"stopped; go on with: fewmask demo --out {out}{words}"
+
+
+def test_wrong_words_are_refused_before_an_earlier_demo_is_deleted(fewmask: Fewmask, tmp_path: Path) -> None:
+    kept = {"demo.json": '{"seed": 7}', "summary.json": "{}", "data/images/a.png": "", "rml/config.yaml": ""}
+    for name, text in kept.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for words, what in ((("--seed", -1), "seed cannot be -1"), (("--device", "gpu"), "'gpu' is not a device")):
+        result = fewmask("demo", "--out", tmp_path, *words)
+        assert (result.code, result.err.splitlines()[0]) == (2, f"error: {what}")
+        assert files(tmp_path) == sorted(kept)
+    assert {name: (tmp_path / name).read_text() for name in kept} == kept
 
 
 def test_foreign_folders_are_refused(fewmask: Fewmask, tmp_path: Path) -> None:

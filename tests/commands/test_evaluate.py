@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -85,6 +87,25 @@ def test_a_run_folder_that_cannot_be_written_is_scored_all_the_same(fewmask: Few
     assert result.code == 0
     assert json.loads(result.out) == expected
     assert result.err.splitlines()[0] == f"warning: evaluation.json cannot be written: Is a directory ({own})"
+
+
+def test_a_run_on_a_read_only_file_system_is_scored_all_the_same(
+    fewmask: Fewmask, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There even removing a file that does not exist is an error."""
+    before = (own / "evaluation.json").read_bytes()
+    make, remove = Path.open, Path.unlink
+
+    def refuse(path: Path) -> None:
+        if path.parent == own and path.suffix == ".tmp":
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "open", lambda path, *how, **more: refuse(path) or make(path, *how, **more))
+    monkeypatch.setattr(Path, "unlink", lambda path, *how, **more: refuse(path) or remove(path, *how, **more))
+    result = fewmask("evaluate", own)
+    assert (result.code, "mean (mIoU)" in result.out) == (0, True)
+    assert f"warning: evaluation.json cannot be written: Read-only file system ({own})" in result.err.splitlines()
+    assert (own / "evaluation.json").read_bytes() == before
 
 
 def test_without_checkpoints_only_what_ships_is_scored(fewmask: Fewmask, own: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.commands.conftest import Fewmask
-from tests.commands.folders import files, noise, write_model
+from tests.commands.folders import files, noise, write_folder, write_model
 
 
 def test_nested_folders_keep_their_paths_and_odd_names_their_letters(fewmask: Fewmask, tmp_path: Path) -> None:
@@ -79,6 +79,48 @@ def test_no_mask_overwrites_another_mask_or_an_image(fewmask: Fewmask, tmp_path:
     assert fewmask("predict", tmp_path / "model", photos / "a.png", "--out", photos).code == 0
     assert (photos / "a.png").read_bytes() == before
     assert (photos / "a_png.png").is_file()
+
+
+@pytest.mark.parametrize("words", [(), ("--confidence",)])
+def test_masks_made_by_hand_are_never_overwritten(fewmask: Fewmask, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """In a data folder `--out masks` would put guesses in the place of the labels."""
+    write_model(tmp_path / "model")
+    data = write_folder(tmp_path / "data", labeled=3, unlabeled=0)
+    (data / "masks/photo 0.png").unlink()
+    before = {name: (data / name).read_bytes() for name in files(data)}
+    result = fewmask("predict", tmp_path / "model", data / "images", "--out", data / "masks", *words)
+    assert (result.code, result.out, result.err) == (
+        2,
+        "",
+        "error: 2 files would be overwritten, and fewmask predict did not write them\n"
+        f"  where: {data / 'masks/photo 1.png'}\n  valid: another --out, e.g. --out predictions\n",
+    )
+    assert {name: (data / name).read_bytes() for name in files(data)} == before  # and nothing was added
+
+
+def test_own_predictions_are_replaced_until_another_program_saves_them(fewmask: Fewmask, tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    write_model(tmp_path / "other", seed=2)
+    Image.fromarray(noise((20, 30))).save(tmp_path / "a.png")
+    mask, map_ = tmp_path / "out/a.png", tmp_path / "out/a_confidence.png"
+    words = (tmp_path / "a.png", "--out", tmp_path / "out", "--confidence")
+    assert fewmask("predict", tmp_path / "model", *words).code == 0
+    first = (mask.read_bytes(), map_.read_bytes())
+    assert fewmask("predict", tmp_path / "other", *words).code == 0
+    second = (mask.read_bytes(), map_.read_bytes())
+    assert (first[0] != second[0], first[1] != second[1]) == (True, True)
+    for corrected in (mask, map_):
+        written = corrected.read_bytes()
+        with Image.open(corrected) as picture:
+            picture.load()
+        picture.save(corrected)  # as an editor does
+        result = fewmask("predict", tmp_path / "model", *words)
+        assert (result.code, result.err.splitlines()[:2]) == (
+            2,
+            ["error: 1 file would be overwritten, and fewmask predict did not write it", f"  where: {corrected}"],
+        )
+        corrected.write_bytes(written)
+    assert (mask.read_bytes(), map_.read_bytes()) == second
 
 
 def test_unreadable_images_are_passed_over_and_named_at_the_end(fewmask: Fewmask, tmp_path: Path) -> None:

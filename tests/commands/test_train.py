@@ -179,7 +179,7 @@ def test_gray_16_bit_images_with_0_255_masks_in_a_folder_with_an_odd_name(fewmas
     assert result.code == 0
     assert f"{data} (folder): 5 labeled, 3 unlabeled, 1 validation images" in result.err
     assert "every mask holds only 0 and 255: 255 is read as class 1 (--ignore 255 would ignore it)" in result.err
-    assert result.err.splitlines()[-1] == f"next: fewmask predict '{run}' IMAGES --out masks"
+    assert result.err.splitlines()[-1] == f"next: fewmask predict '{run}' IMAGES --out predictions"
     card = read(run / "model.json")
     assert (card["channels"], [each["name"] for each in card["classes"]]) == (1, ["background", "foreground"])
     assert fewmask("predict", run, data / "unlabeled", "--out", tmp_path / "masks").code == 0

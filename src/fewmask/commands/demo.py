@@ -22,6 +22,7 @@ from fewmask.report.pictures import picture_grid
 from fewmask.report.tables import scores_table
 from fewmask.settings import preset, resolve
 from fewmask.training.checkpoint import write_atomically
+from fewmask.training.engine import choose_device
 from fewmask.training.networks import autocast_logits
 from fewmask.training.observer import Observer
 from fewmask.training.run import Outcome, run_training
@@ -70,13 +71,23 @@ class Scale:
 
 def run_demo(out: Path, *, seed: int, device: str, scale: Scale | None = None) -> int:
     """Go on with what is in the folder, or start; stopped by a signal, say how to go on."""
+    resolve({"seed": seed})  # what cannot be is refused before anything in the folder is touched
+    choose_device(device)
     try:
         return _run(out, seed, device, scale or Scale())
     except (Interrupted, KeyboardInterrupt) as stopped:
         number = stopped.signal_number if isinstance(stopped, Interrupted) else signal.SIGINT
         with ConsoleObserver() as observer:
-            observer.say(f"stopped; go on with: fewmask demo --out {shlex.quote(str(out))}")
+            observer.say(f"stopped; go on with: {_command(out, seed, device)}")
         return 128 + number
+
+
+def _command(out: Path, seed: int, device: str) -> str:
+    """What goes on with this demo: with another seed it would start over."""
+    words = ["fewmask", "demo", "--out", str(out)]
+    words += ["--seed", str(seed)] if seed != 0 else []
+    words += ["--device", device] if device != "cpu" else []
+    return shlex.join(words)
 
 
 def _run(out: Path, seed: int, device: str, scale: Scale) -> int:
@@ -204,7 +215,7 @@ def _pictures(outcomes: Mapping[str, Outcome]) -> list[PictureRow]:
 
 
 def _next_commands(out: Path, best: Path) -> list[str]:
-    paths = [out / "data" / "unlabeled", out / "masks", out / "data"]
+    paths = [out / "data" / "unlabeled", out / "predictions", out / "data"]
     run, images, masks, data = (shlex.quote(str(path)) for path in (best, *paths))
     return [
         f"fewmask predict {run} {images} --out {masks} --confidence",

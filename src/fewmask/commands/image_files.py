@@ -5,11 +5,12 @@ from __future__ import annotations
 import glob
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from os.path import abspath
+from os.path import abspath, lexists
 from pathlib import Path
 
 from fewmask.data.imagefile import IMAGE_SUFFIXES
 from fewmask.errors import ConfigError
+from fewmask.report.pictures import is_own_png
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,9 @@ class Job:
     source: Path
     mask: Path
     confidence: Path | None
+
+    def files(self) -> list[Path]:
+        return [path for path in (self.mask, self.confidence) if path is not None]
 
 
 def find_images(words: Sequence[str], out: Path, *, confidence: bool) -> list[Job]:
@@ -32,8 +36,17 @@ def find_images(words: Sequence[str], out: Path, *, confidence: bool) -> list[Jo
     for source, name in found.values():
         job = _free_job(source, out / name, confidence, taken)
         jobs.append(job)
-        taken |= {abspath(path): source for path in (job.mask, job.confidence) if path is not None}
+        taken |= {abspath(path): source for path in job.files()}
     return jobs
+
+
+def require_own(jobs: Sequence[Job]) -> None:
+    """Earlier predictions may be replaced; a mask that someone drew or corrected by hand may not."""
+    foreign = [path for job in jobs for path in job.files() if lexists(path) and not is_own_png(path)]
+    if foreign:
+        files, them = ("file", "it") if len(foreign) == 1 else ("files", "them")
+        what = f"{len(foreign)} {files} would be overwritten, and fewmask predict did not write {them}"
+        raise ConfigError(what, where=str(foreign[0]), fix="another --out, e.g. --out predictions")
 
 
 def _free_job(source: Path, name: Path, confidence: bool, taken: dict[str, Path]) -> Job:
@@ -41,7 +54,7 @@ def _free_job(source: Path, name: Path, confidence: bool, taken: dict[str, Path]
         job = Job(
             source, name.with_name(f"{stem}.png"), name.with_name(f"{stem}_confidence.png") if confidence else None
         )
-        clashes = [path for path in (job.mask, job.confidence) if path is not None and abspath(path) in taken]
+        clashes = [path for path in job.files() if abspath(path) in taken]
         if not clashes:
             return job
     fix = "another --out, or the folder that holds both: below it relative paths are kept"

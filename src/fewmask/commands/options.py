@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fewmask.errors import ConfigError
+
 _DATA, _MORE = "Reading the data", "More options"
 
 
@@ -17,6 +19,13 @@ def _option(name: str, *, metavar: str, text: str, panel: str | None = None, **r
 
 def _flag(name: str, text: str, **rest: Any) -> Any:
     return _option(name, metavar="", text=text, **rest)
+
+
+def _named_folder(word: str | Path) -> Path:
+    """An empty word, as an unset variable of a shell leaves it, would otherwise mean the current folder."""
+    if not str(word).strip():
+        raise ConfigError("the name of the folder is empty", where="--out", fix="a folder, e.g. --out runs/first")
+    return Path(word)
 
 
 def _argument(metavar: str, text: str) -> Any:
@@ -40,7 +49,7 @@ DemoDevice = Annotated[str, _option("--device", metavar="DEVICE", text="cpu or c
 DemoFolder = Annotated[Path, _option("--out", metavar="DIR", text="Folder for the scenes, the runs and the report.")]
 DemoSeed = Annotated[int, _option("--seed", metavar="N", text="Seed of the scenes and of the training.")]
 
-NewRun = Annotated[Path | None, _option("--out", metavar="RUN", text="The run folder to write.")]
+NewRun = Annotated[Path | None, _option("--out", metavar="RUN", text="The run folder to write.", parser=_named_folder)]
 Method = Annotated[str | None, _option("--method", metavar="NAME", text="See `fewmask methods`.")]
 Preset = Annotated[
     str | None,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewmask.commands.image_files import Job, find_images
+from fewmask.commands.image_files import Job, find_images, require_own
 from fewmask.config import Config, EvaluationSettings
 from fewmask.console import ConsoleObserver
 from fewmask.data.reading import read_image
@@ -99,6 +99,7 @@ def run_predict(
     device: str | None,
 ) -> int:
     jobs = find_images(images, out, confidence=confidence)
+    require_own(jobs)
     segmenter = load_segmenter(RunFolder(run), network, tile=tile, max_pixels=max_pixels, device=device)
     _make_folder(out)
     failures: list[DataError] = []

@@ -35,7 +35,7 @@ def write_run_report(outcome: Outcome) -> Path:
         pictures=picture_rows(session, predictors),
         data=data_summary(session),
         notes=(*session.dataset.notes, *folder.read_json(folder.split.name).get("notes", ())),
-        next_commands=[f"fewmask evaluate {run}", f"fewmask predict {run} IMAGES --out masks"],
+        next_commands=[f"fewmask evaluate {run}", f"fewmask predict {run} IMAGES --out predictions"],
         environment=describe_environment(),
     )
     write_report(folder.report, report)
@@ -91,4 +91,5 @@ def _picture(image: torch.Tensor) -> np.ndarray:
 
 
 def _spread(total: int, count: int) -> Sequence[int]:
-    return sorted({round(index * (total - 1) / max(count - 1, 1)) for index in range(min(count, total))})
+    count = min(count, total)
+    return [round(index * (total - 1) / max(count - 1, 1)) for index in range(count)]

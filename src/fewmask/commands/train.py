@@ -36,9 +36,12 @@ def run_train(
 ) -> int:
     if out is None:
         raise ConfigError("no run folder given", where="--out", fix="fewmask train DATA --out RUN")
+    asked, resume = resume, resume and _has_run(out, data)
     config = _config(data, out, preset, config_file, flags, words, resume)
     _require_possible(config, out, resume)
     with ConsoleObserver() as observer:
+        if asked and not resume:
+            observer.say(f"there is no run in {out} yet, so one starts")
         try:
             outcome = run_training(
                 config, out, device=device, resume=resume, init=init, observer=observer, baselines=baselines
@@ -73,9 +76,8 @@ def _config(
     A file is all that its user wants changed, so a preset that nobody named would only stand in its way.
     """
     root = {"data": {"root": str(data)}} if data is not None else {}
-    resumed = resume and (out / "config.yaml").is_file()
-    before = RunFolder(out).read_config().model_dump(mode="json") if resumed else {}
-    if preset is None and config_file is None and not resumed:
+    before = RunFolder(out).read_config().model_dump(mode="json") if resume else {}
+    if preset is None and config_file is None and not resume:
         preset = DEFAULT_PRESET
     named = read_preset(preset) if preset is not None else {}
     file = _file_settings(config_file) if config_file is not None else {}
@@ -118,12 +120,25 @@ def _from_anywhere(config: Config) -> Config:
     return config.model_copy(update={"data": config.data.model_copy(update=absolute)})
 
 
+def _has_run(out: Path, data: Path | None) -> bool:
+    """Whether there is a run to go on with; a job that may be stopped before it begins has one command, with DATA."""
+    there = RunFolder(out).config.is_file()
+    if not there and data is None:
+        fix = "the --out of the run, or DATA to start one"
+        raise ConfigError(f"there is no run to resume in {out}", where="--resume", fix=fix)
+    return there
+
+
 def _require_possible(config: Config, out: Path, resume: bool) -> None:
     """What can be known before the data are read, which may take minutes."""
     read_method_settings(config.method, config.settings)
+    if resume:
+        return
     folder = RunFolder(out)
-    if folder.config.exists() and not resume:
+    if folder.config.exists():
         folder.claim()  # refuses
+    if config.data.root and out.resolve() == Path(config.data.root):
+        raise ConfigError("the run would lie among the data", where=f"--out {out}", fix="another folder for --out")
 
 
 def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
@@ -141,7 +156,7 @@ def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
     if pace.steps:
         observer.say(f"{pace.steps} steps in {pace.seconds:.0f} s ({1000 * pace.seconds / pace.steps:.0f} ms per step)")
     observer.say(f"model: {outcome.folder.path / 'model.safetensors'}   report: {page}")
-    observer.say(f"next: fewmask predict {shlex.quote(str(outcome.folder.path))} IMAGES --out masks")
+    observer.say(f"next: fewmask predict {shlex.quote(str(outcome.folder.path))} IMAGES --out predictions")
 
 
 def _gains(outcome: Outcome) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 
 from fewmask.data.dataset import Classes, Color
 from fewmask.types import IGNORE
@@ -25,6 +26,8 @@ _CELL = 320  # width of a picture in the grid, about
 _GAP = 8
 _TEXT = 16
 _INK, _PAPER = (32, 32, 32), (255, 255, 255)
+_MADE_BY = ("Software", "fewmask predict")  # a PNG text chunk
+_MADE_BY_AT = 37  # where that chunk's name begins: behind signature, IHDR and its own length
 
 
 def colorize(label: NDArray[np.integer], colors: Sequence[Color]) -> Array:
@@ -119,12 +122,29 @@ def write_index_png(path: Path | IO[bytes], label: NDArray[np.integer], colors: 
     palette[IGNORE] = IGNORE_COLOR
     picture = Image.fromarray(label.astype(np.uint8))
     picture.putpalette(palette.tobytes())
-    picture.save(path, format="PNG")
+    picture.save(path, format="PNG", pnginfo=_made_by())
 
 
 def write_confidence_png(path: Path | IO[bytes], confidence: NDArray[np.floating]) -> None:
     """Confidence in [0, 1] as an 8-bit gray PNG, 255 is certain."""
-    Image.fromarray((confidence * 255).round().astype(np.uint8)).save(path, format="PNG")
+    picture = Image.fromarray((confidence * 255).round().astype(np.uint8))
+    picture.save(path, format="PNG", pnginfo=_made_by())
+
+
+def is_own_png(path: Path) -> bool:
+    """Whether one of the two functions above wrote the file; no longer so once another program has saved it."""
+    expected = b"tEXt" + "\0".join(_MADE_BY).encode()
+    try:
+        with path.open("rb") as file:
+            return file.read(_MADE_BY_AT + len(expected))[_MADE_BY_AT:] == expected
+    except OSError:
+        return False
+
+
+def _made_by() -> PngInfo:
+    info = PngInfo()
+    info.add_text(*_MADE_BY)
+    return info
 
 
 def to_data_uri(picture: Array | Path, *, lossless: bool = True) -> str:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -34,7 +35,8 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
         what = f"{path.name} cannot be written: {cause.strerror}"
         raise TrainingError(what, where=str(path.parent), fix="free space and the right to write there") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # on a read-only file system even what is not there cannot be removed
+            temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
 
 
