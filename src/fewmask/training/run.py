@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -40,15 +39,13 @@ from fewmask.training.model_file import ModelCard, save_model
 from fewmask.training.observer import Observer
 from fewmask.training.plan import describe_baseline, describe_plan
 from fewmask.training.run_folder import RunFolder
+from fewmask.training.same_run import require_same
 from fewmask.training.scores import validate
 from fewmask.training.session import Session, build_session, choose_crop, load_stores, with_all_settings
 from fewmask.training.signals import Interrupted
 from fewmask.training.stages import rejoin_stage
 from fewmask.training.start_notes import start_notes
 from fewmask.training.state import collect_state, restore_state
-
-_MAY_CHANGE = ("preset", "training", "evaluation")  # settings a resumed run may change without becoming another run
-_MAY_NOT_CHANGE = ("batch", "unlabeled_batch", "accumulate", "precision", "tf32", "soft_labels", "sweep_pixels")
 
 
 @dataclass(frozen=True)
@@ -221,7 +218,7 @@ def _stop_if_asked(session: Session, pace: Pace, observer: Observer) -> None:
 
 
 def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[Session, int, list[Baseline]]:
-    _require_same(with_all_settings(folder.read_config()), session.config)
+    require_same(with_all_settings(folder.read_config()), session.config)
     state = load_newest(folder.checkpoints, observer.warn)
     if state is None and session.method.needs_baseline:  # stopped while its baselines were trained
         return session, 0, baselines_of(session, folder)
@@ -245,36 +242,6 @@ def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[
     session.world.barrier()
     observer.say(f"continuing {folder.path} after step {start}")
     return session, start, []
-
-
-def _require_same(old: Config, new: Config) -> None:
-    """A resumed run may be longer or log differently, but must compute the same steps."""
-
-    def fixed(config: Config) -> dict[str, Any]:
-        values = config.model_dump(mode="json", exclude=set(_MAY_CHANGE))
-        values["data"].pop("root")  # the folder may have moved; its checksum may not have changed
-        values["training"] = config.training.model_dump(include=set(_MAY_NOT_CHANGE))
-        if method_class(config.method).needs_baseline:
-            values["training"]["steps"] = config.training.steps  # a stage begins where the last one ended
-        return values
-
-    before, now = fixed(old), fixed(new)
-    different = sorted(_differences(before, now))
-    if different:
-        raise ConfigError(
-            f"a resumed run cannot change {', '.join(different)}",
-            where="--resume",
-            fix="the settings in the run's config.yaml, or a new --out with --init",
-        )
-
-
-def _differences(before: Any, now: Any, prefix: str = "") -> list[str]:
-    if isinstance(before, dict) and isinstance(now, dict):
-        keys = [*before, *(key for key in now if key not in before)]
-        return [
-            name for key in keys for name in _differences(before.get(key), now.get(key), f"{prefix}.{key}".strip("."))
-        ]
-    return [] if before == now else [prefix]
 
 
 def _finish(session: Session, folder: RunFolder, pace: Pace, peak: int, observer: Observer) -> Outcome:
