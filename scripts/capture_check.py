@@ -3,8 +3,8 @@
     python scripts/capture_check.py --preset paper-voc --steps 50 training.compile=false
 
 Each preset is trained over synthetic images with its true network, in fp32 (TF32 off) and bf16, deterministic and not:
-computed step by step, captured, and captured once more. The last tells what two equal runs differ by, since on a GPU
-that may add in any order no comparison can come out smaller.
+computed step by step as the networks are written, captured (and compiled where the preset is), and captured once more.
+The last tells what two equal runs differ by, since on a GPU that may add in any order none can come out smaller.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def check(
 
     def run(capture: bool) -> tuple[Losses, bool, float]:
         release(device)
-        config = benchmark_config(preset, [*settings, f"training.capture={capture}"])
+        plain = [] if capture else ["training.compile=false"]
+        config = benchmark_config(preset, [*settings, f"training.capture={capture}", *plain])
         with deterministic(fixed, device):
             session = benchmark_session(config, device=device, observer=Observer())
             losses = list(losses_of(session.stepper, session.engine.flush, steps))
@@ -52,6 +53,7 @@ def check(
         "precision": precision,
         "deterministic": fixed,
         "captured": really,
+        "compiled": benchmark_config(preset, settings).training.compile,
         "ms": ms,
         "captured_from_computed": differences(computed, captured),
         "captured_from_itself": differences(captured, again),

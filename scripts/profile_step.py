@@ -1,8 +1,9 @@
 """What kernels a step spends its time on: `python scripts/profile_step.py --preset paper-voc [key=value ...]`.
 
-The session is that of `fewmask bench step`. Prints one JSON object per preset: the step's milliseconds, and for each
-group of kernels the milliseconds that they ran and how many they are, of one step. Learners run side by side, so the
-groups add up to more than the step takes. `--out FILE` under benchmarks/results/speed is for the page.
+The session is that of `fewmask bench step`, or with `--reference` the step as research code writes it. Prints one JSON
+object per preset: the step's milliseconds, and for each group of kernels the milliseconds that they ran and how many
+they are, of one step. Learners run side by side, so the groups add up to more than the step takes. `--out FILE` under
+benchmarks/results/speed is for the page.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fewmask.benchmarks.step import SETTLED, reference_call, require_comparable, with_independent_pairs
 from fewmask.benchmarks.timing import Kernel, kernels, median_ms, surroundings
 from fewmask.benchmarks.workloads import benchmark_config, benchmark_session
+from fewmask.config import Config
 from fewmask.training.device_memory import release
 from fewmask.training.engine import choose_device
 from fewmask.training.observer import Observer
+from fewmask.training.session import Session
 
 _STEPS = 3
 # The first group with one of the words in a kernel's name has it. Inductor's kernels are named after what they fuse,
@@ -56,18 +60,35 @@ def grouped(found: Iterable[Kernel]) -> list[dict[str, Any]]:
     return [{"group": group, "ms": round(ms, 3), "kernels": calls} for group, (ms, calls) in ordered]
 
 
-def profiled(preset: str, words: Sequence[str], state: str, *, device: torch.device, steps: int) -> dict[str, Any]:
+def profiled(asked: argparse.Namespace, preset: str, device: torch.device) -> dict[str, Any]:
     release(device)
-    config = benchmark_config(preset, [*words, "training.forecast=false"])
-    session = benchmark_session(config, device=device, observer=Observer())
-    ms = median_ms(session.stepper, steps, device)
-    found = kernels(lambda number: session.stepper(steps + number), _STEPS, device)
-    return {"benchmark": "profile", "preset": preset, "state": state, "ms": round(ms, 2), "groups": grouped(found)}
+    config = benchmark_config(preset, [*asked.words, "training.forecast=false"])
+    step = _reference(config, device) if asked.reference else _session(config, device).stepper
+    ms = median_ms(step, asked.steps, device)
+    found = kernels(lambda number: step(asked.steps + number), _STEPS, device)
+    return {
+        "benchmark": "profile",
+        "preset": preset,
+        "state": asked.state,
+        "ms": round(ms, 2),
+        "groups": grouped(found),
+    }
+
+
+def _session(config: Config, device: torch.device) -> Session:
+    return benchmark_session(config, device=device, observer=Observer())
+
+
+def _reference(config: Config, device: torch.device) -> Callable[[int], object]:
+    require_comparable(config)
+    batch = _session(with_independent_pairs(config), device).maker.at(SETTLED)
+    return reference_call(config, batch, device)
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--preset", action="append", required=True, help="may be repeated")
+    parser.add_argument("--reference", action="store_true", help="the step as research code writes it")
     parser.add_argument("--state", default="as it is", help="what the page calls this profile")
     parser.add_argument("--steps", type=int, default=20, help="steps whose median is the step's time")
     parser.add_argument("--device")
@@ -80,7 +101,7 @@ def main(given: Sequence[str]) -> list[dict[str, Any]]:
     asked = arguments(given)
     device, rows = choose_device(asked.device), []
     for preset in asked.preset:
-        found = profiled(preset, asked.words, asked.state, device=device, steps=asked.steps)
+        found = profiled(asked, preset, device)
         rows.append(found | surroundings(device, f"python scripts/profile_step.py {' '.join(given)}"))
         if asked.out:
             asked.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

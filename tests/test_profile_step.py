@@ -50,3 +50,13 @@ def test_a_tiny_step_on_the_cpu_becomes_a_table(tmp_path: Path):
     assert lines[2] == "| `demo` | small | large |"
     assert any(line.startswith("| losses |") and line.endswith("| 1.00 (1,234) |") for line in lines)
     assert len(lines) == 5 + len({group["group"] for group in found["groups"]} | {"losses"})
+
+
+def test_the_step_of_research_code_is_profiled_instead():
+    words = ["--preset", "demo", "--device", "cpu", "--steps", "1", *TINY, "data.resize=32x32", "views.crop=32x32"]
+    passes = {}
+    for state, more in (("ours", []), ("research code", ["--reference"])):
+        (found,) = main([*words, "--state", state, *more])
+        passes[state] = {each["group"]: each["kernels"] for each in found["groups"]}["convolutions, forward"]
+    # Labeled and mixed images apart, and two batches for each teacher
+    assert passes["research code"] == 2 * passes["ours"]

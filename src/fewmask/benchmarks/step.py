@@ -156,16 +156,25 @@ def batch_call(session: Session) -> Callable[[int], object]:
 def _beside(config: Config, *, device: torch.device, steps: int, observer: Observer) -> dict[str, float | None]:
     """Our step at the reference's amount of teacher work, and the reference itself."""
     release(device)
-    pairs = config.model_copy(update={"settings": {**config.settings, "pairs": "independent"}})
-    independent = measure_session(pairs, device=device, steps=steps, observer=observer)
+    independent = measure_session(with_independent_pairs(config), device=device, steps=steps, observer=observer)
     release(device)
     observer.say(f"{config.preset}: {steps} steps as research code writes them")
-    step = build_reference(config, device)
-    batch = plain_batch(independent.batch)
+    step = reference_call(config, independent.batch, device)
     with _uncollected():
-        reference_ms = median_ms(lambda number: step(batch, number), steps, device)
-        reference_busy_ms = busy_ms(lambda number: step(batch, number), _PROFILED, device)
+        reference_ms = median_ms(step, steps, device)
+        reference_busy_ms = busy_ms(step, _PROFILED, device)
     return {"independent_ms": independent.ms, "reference_ms": reference_ms, "reference_busy_ms": reference_busy_ms}
+
+
+def with_independent_pairs(config: Config) -> Config:
+    """Mixing partners are a second draw, as the reference wants them."""
+    return config.model_copy(update={"settings": {**config.settings, "pairs": "independent"}})
+
+
+def reference_call(config: Config, batch: Batch, device: torch.device) -> Callable[[int], object]:
+    """The research-style step on one batch of independent pairs, again and again."""
+    step, plain = build_reference(config, device), plain_batch(batch)
+    return lambda number: step(plain, number)
 
 
 @contextmanager
