@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from fewmask.learning.statistics import move_statistics, watched_inputs
 from fewmask.networks.compilation import as_written, compile_blocks, compile_problem
 from fewmask.networks.model_noise import ResidualGate
 from tests.networks.small import images, network, noise
@@ -66,6 +67,25 @@ def test_as_written_no_size_is_compiled_and_compiled_code_stays():
         assert seen == 2 * first
         torch.testing.assert_close(net(large).logits, answer)
     assert len(set(map(id, seen))) == 2 * len(set(map(id, first)))  # and outside each size has code of its own
+
+
+def test_a_watched_pass_compiles_nothing_and_counts_what_a_plain_one_counts():
+    plain = network().eval()
+    compiled = copy.deepcopy(plain)
+    compile_blocks(compiled, backend="aot_eager")
+    with torch.no_grad():
+        compiled(images(2, 3, 32, 32))
+        torch._dynamo.utils.counters.clear()
+        for step in range(3):
+            pictures, counted = images(2, 3, 32, 32, seed=step), []
+            for net in (plain, compiled):
+                with watched_inputs(net) as moments:
+                    net(pictures)
+                counted.append(torch.cat(moments))
+                move_statistics(net, counted[-1])
+            torch.testing.assert_close(*counted)
+            assert counted[0].abs().sum() > 0
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 0
 
 
 def test_what_keeps_torch_from_compiling_is_said():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import torch
 
 from fewmask.networks.model_noise import gated_blocks
-from fewmask.networks.segmentation import SegmentationNetwork
+
+if TYPE_CHECKING:  # a network itself asks for a pass as written
+    from fewmask.networks.segmentation import SegmentationNetwork
 
 # Inductor would leave the head in torch's own layout, since its convolutions have far fewer channels behind than before
 # them, and turn their weights at every step; and the many small kernels, such as a cast per weight, become few.
@@ -42,9 +45,10 @@ def _tried(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def as_written() -> AbstractContextManager[object]:
-    """Compiled blocks run eagerly inside: for passes over whole images, which come in many sizes, and for counters.
+    """Compiled blocks run eagerly inside: for passes over whole images, which come in many sizes, counters and hooks.
 
-    Each size would be compiled by itself; and torch 2.11 gives up compiled code for good once a counter has watched it.
+    Each size would be compiled by itself, and each layer at each pass where it has a hook of its own; and torch 2.11
+    gives up compiled code for good once a counter has watched it.
     """
     stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
     return stance

@@ -78,11 +78,6 @@ class FoldedTwin:
         prediction: Prediction = self.network(images)
         return prediction
 
-    @property
-    def watched(self) -> bool:
-        """Whether someone listens to a layer that the twin does not have."""
-        return any(_hooked(norm) for _, norm in self.sources)
-
     @torch.no_grad()
     def refresh(self) -> None:
         """Write the network's present weights into the folded ones."""

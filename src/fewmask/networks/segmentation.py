@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fewmask.errors import ConfigError
 from fewmask.networks.backbones import Backbone
+from fewmask.networks.compilation import as_written
 from fewmask.networks.heads import Head
 from fewmask.networks.model_noise import dropped_out
 from fewmask.networks.weight_matching import WeightReport
@@ -19,9 +20,6 @@ from fewmask.types import Prediction
 
 class Twin(Protocol):
     """Answers for a network in eval mode, without noise and gradients; never part of its state."""
-
-    @property
-    def watched(self) -> bool: ...
 
     def __call__(self, images: Tensor) -> Prediction: ...
 
@@ -89,18 +87,24 @@ class SegmentationNetwork(nn.Module):
     def forward(self, images: Tensor, noise: Noise | None = None) -> Prediction:
         """images [N, C, H, W] in [0, 1]; one row of noise per image. Without noise the pass is deterministic."""
         self._check_noise(images, noise)
-        if self.twin is not None and self._twin_knows(noise):
+        if self._watched():
+            with as_written():
+                return self._predicted(images, noise)
+        if self.twin is not None and noise is None and not (self.training or torch.is_grad_enabled()):
             return self.twin(images)
+        return self._predicted(images, noise)
+
+    def _watched(self) -> bool:
+        """Whether someone listens to a norm: a twin may not have it, and compiled code would be made for each hook."""
+        return any(layer._forward_hooks or layer._forward_pre_hooks for layer in self.batch_norms())
+
+    def _predicted(self, images: Tensor, noise: Noise | None) -> Prediction:
         maps = self.backbone((images - self.mean) / self.std, noise)  # [N, C', h, w]
         features = _full_precision(self.head.embedding(maps))  # [N, D, h, w]
         # Scores are compared with thresholds such as 0.95, which bfloat16 cannot tell from its neighbors.
         with torch.autocast(images.device.type, enabled=False):
             logits = self.head.classifier(dropped_out(features, noise, self.dropout))  # [N, K, h, w]
         return Prediction(logits, features)
-
-    def _twin_knows(self, noise: Noise | None) -> bool:
-        assert self.twin is not None
-        return noise is None and not (self.training or torch.is_grad_enabled() or self.twin.watched)
 
     def _check_noise(self, images: Tensor, noise: Noise | None) -> None:
         if noise is None:
