@@ -1,8 +1,8 @@
 """One step of Robust Mutual Learning as research code writes it: the yardstick of `fewmask bench step --reference`.
 
 Two batches of unlabeled images, a forward pass each for labeled and mixed images, one network after the other, plain
-optimizers, teachers averaged parameter by parameter, an up-sampling and a cross entropy per target. Nothing here is
-meant to be fast, and nothing to be slow. It shares no code with `methods/rml.py`, so each checks the other.
+optimizers, teachers averaged parameter by parameter, a cross entropy per target. Nothing here is meant to be fast, and
+nothing to be slow. It shares no code with `methods/rml.py`, so each checks the other.
 """
 
 from __future__ import annotations
@@ -61,12 +61,13 @@ class ReferenceStep:
         return losses
 
     def _update(self, learner: Learner, batch: Batch, mixed: Tensor, targets: Sequence[Tensor]) -> Tensor:
+        size = batch.label.shape[1:]
         with self._autocast(batch.image):
-            labeled_logits = learner.student(batch.image).logits
-            loss = _cross_entropy(labeled_logits, batch.label)
-            mixed_logits = learner.student(mixed).logits
+            labeled_logits = _enlarged(learner.student(batch.image).logits, size)  # [B, K, H, W]
+            mixed_logits = _enlarged(learner.student(mixed).logits, size)  # [U, K, H, W]
+            loss = F.cross_entropy(labeled_logits, batch.label, ignore_index=IGNORE)
             for target in targets:
-                loss = loss + _cross_entropy(mixed_logits, target)
+                loss = loss + F.cross_entropy(mixed_logits, target, ignore_index=IGNORE)
         learner.optimizer.zero_grad()
         loss.backward()
         learner.optimizer.step()
@@ -84,8 +85,7 @@ class ReferenceStep:
         weight = F.softmax(-distance, dim=1).unflatten(2, features.shape[2:])  # [U, K, h, w]
         rectified = weight * soft
         rectified = rectified / rectified.sum(dim=1, keepdim=True)
-        rectified = F.interpolate(rectified, size=valid.shape[1:], mode="bilinear", align_corners=False)
-        label = rectified.argmax(dim=1)
+        label = _enlarged(rectified, valid.shape[1:]).argmax(dim=1)
         label[~valid] = IGNORE
         return label, (features, own)
 
@@ -115,7 +115,7 @@ class ReferenceStep:
     @torch.no_grad()
     def _move_teacher(self, learner: Learner) -> None:
         for slow, fast in zip(learner.teacher.parameters(), learner.student.parameters(), strict=True):
-            slow.mul_(self.decay).add_(fast, alpha=1 - self.decay)
+            slow.lerp_(fast, 1 - self.decay)
         for statistic, current in zip(learner.teacher.buffers(), learner.student.buffers(), strict=True):
             statistic.copy_(current)
 
@@ -123,6 +123,5 @@ class ReferenceStep:
         return torch.autocast(images.device.type, torch.bfloat16, enabled=self.bf16)
 
 
-def _cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
-    large = F.interpolate(logits, size=label.shape[1:], mode="bilinear", align_corners=False)  # [N, K, H, W]
-    return F.cross_entropy(large, label, ignore_index=IGNORE)
+def _enlarged(maps: Tensor, size: Sequence[int]) -> Tensor:
+    return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)

@@ -22,6 +22,7 @@ def compile_blocks(network: SegmentationNetwork, backend: str = "inductor") -> N
     """Compile each block by itself: blocks of one kind share their code, so a deep network costs hardly more time."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_VARIANTS)
     options = _OPTIONS if backend == "inductor" else None
+    network.compiled = True
     for module in (*gated_blocks(network), network.head.embedding):
         module.compile(dynamic=False, backend=backend, options=options)
 

@@ -31,6 +31,7 @@ class SegmentationNetwork(nn.Module):
     std: Tensor  # [C, 1, 1]
     temperature: float | None = None  # of distances between its features; None where their scale must be measured
     frozen_norm: bool = False  # BatchNorm keeps its statistics, also in train mode
+    compiled: bool = False  # its blocks went through torch.compile (networks/compilation.py)
     twin: Twin | None = None  # a faster way to the same answers, set where one is wanted (networks/folding.py)
 
     def __init__(
@@ -87,7 +88,7 @@ class SegmentationNetwork(nn.Module):
     def forward(self, images: Tensor, noise: Noise | None = None) -> Prediction:
         """images [N, C, H, W] in [0, 1]; one row of noise per image. Without noise the pass is deterministic."""
         self._check_noise(images, noise)
-        if self._watched():
+        if (self.compiled or self.twin is not None) and self._watched():
             with as_written():
                 return self._predicted(images, noise)
         if self.twin is not None and noise is None and not (self.training or torch.is_grad_enabled()):
