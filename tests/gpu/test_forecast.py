@@ -5,15 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from fewmask.data.opening import open_dataset
 from fewmask.errors import TrainingError
 from fewmask.training.costs import measure
-from fewmask.training.distributed import World
 from fewmask.training.foresight import foresee
 from fewmask.training.observer import Observer
-from fewmask.training.session import Session, build_session, load_stores
+from fewmask.training.session import Session
 from fewmask.training.trial import on_trial
-from tests.training.runs import tiny_config, write_data
+from tests.training.runs import tiny_session, write_data
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 WORDS = ("training.steps=500", "training.precision=fp32", "settings.dropout=0.5")
@@ -25,10 +23,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def cuda_session(data: Path, *more: str, method: str = "mean_teacher") -> Session:
-    config = tiny_config(data, *WORDS, *more, method=method)
-    dataset = open_dataset(data, config.data, config.seed)
-    stores, device = load_stores(config, dataset, Observer()), torch.device("cuda")
-    return build_session(config, dataset, stores, device=device, world=World(), observer=Observer())
+    return tiny_session(data, *WORDS, *more, method=method, device="cuda")
 
 
 def weights(session: Session) -> dict[str, torch.Tensor]:

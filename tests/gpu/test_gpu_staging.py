@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fewmask.data.opening import open_dataset
-from fewmask.training.distributed import World
-from fewmask.training.observer import Observer
-from fewmask.training.run_folder import RunFolder
-from fewmask.training.session import Session, build_session, load_stores
-from fewmask.training.stages import begin_stage
-from tests.training.runs import tiny_config, write_data
+from fewmask.training.session import Session
+from tests.training.runs import started_session, write_data
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 STAGED, MAPPED = ("training.store_share=0",), ("training.store_share=0", "training.host_share=0")
@@ -25,11 +20,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def session_of(data: Path, out: Path, *words: str) -> Session:
-    config = tiny_config(data, "training.precision=fp32", *words, method="rml")
-    dataset, device = open_dataset(data, config.data, config.seed), torch.device("cuda")
-    stores = load_stores(config, dataset, Observer())
-    session = build_session(config, dataset, stores, device=device, world=World(), observer=Observer())
-    return begin_stage(session, RunFolder(out), 0, Observer())
+    return started_session(data, out, "training.precision=fp32", *words, method="rml", device="cuda")
 
 
 @pytest.mark.parametrize("words", [STAGED, MAPPED])

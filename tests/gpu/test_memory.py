@@ -6,11 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fewmask.data.opening import open_dataset
-from fewmask.training.distributed import World
-from fewmask.training.observer import Observer
-from fewmask.training.session import Session, build_session, load_stores
-from tests.training.runs import NOISY, tiny_config
+from tests.training.runs import NOISY, started_session
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -26,18 +22,11 @@ DEEP = (
 )
 
 
-def session_on_gpu(data: Path, *words: str, method: str) -> Session:
-    config = tiny_config(data, *SAME, *words, method=method)
-    dataset, device = open_dataset(data, config.data, config.seed), torch.device("cuda")
-    stores = load_stores(config, dataset, Observer())
-    return build_session(config, dataset, stores, device=device, world=World(), observer=Observer())
-
-
-def losses_and_peak(data: Path, *words: str, method: str = "rml") -> tuple[dict[str, float], int]:
+def losses_and_peak(data: Path, folder: Path, *words: str, method: str = "rml") -> tuple[dict[str, float], int]:
     """Six steps, the last three replayed: the metrics of all, and the most memory in use once kernels are chosen."""
     gc.collect()
     before = torch.cuda.memory_allocated()
-    session = session_on_gpu(data, *words, method=method)
+    session = started_session(data, folder, *SAME, *words, method=method, device="cuda")
     assert session.stepper.captures
     for step in range(6):
         if step == 3:  # the trials of cudnn.benchmark are over
@@ -50,20 +39,22 @@ def losses_and_peak(data: Path, *words: str, method: str = "rml") -> tuple[dict[
 
 
 @pytest.fixture(scope="module")
-def plain(data: Path) -> tuple[dict[str, float], int]:
-    return losses_and_peak(data, *DEEP)
+def plain(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, float], int]:
+    return losses_and_peak(data, tmp_path_factory.mktemp("plain"), *DEEP)
 
 
 @pytest.mark.parametrize(("words", "share"), [((CHECKPOINTING,), 0.8), ((PARTS,), 0.7), ((CHECKPOINTING, PARTS), 0.6)])
-def test_captured_steps_save_memory_and_keep_their_losses(data, plain, words, share):
-    found, peak = losses_and_peak(data, *DEEP, *words)
+def test_captured_steps_save_memory_and_keep_their_losses(data, plain, tmp_path, words, share):
+    found, peak = losses_and_peak(data, tmp_path, *DEEP, *words)
     assert found == pytest.approx(plain[0], rel=1e-3)
     assert peak < share * plain[1], f"{peak / plain[1]:.2f} of {plain[1] / 2**20:.0f} MiB"
 
 
 @pytest.mark.slow
-def test_compiled_blocks_are_recomputed_in_a_captured_step(data):
+def test_compiled_blocks_are_recomputed_in_a_captured_step(data, tmp_path):
     """With live BatchNorm; inductor's code is the same for both, so it is compiled once."""
     words = ("training.compile=true", "training.batch=6")
-    plain, saving = (losses_and_peak(data, *words, *more, method="supervised")[0] for more in ((), (CHECKPOINTING,)))
+    plain, saving = (
+        losses_and_peak(data, tmp_path, *words, *more, method="supervised")[0] for more in ((), (CHECKPOINTING,))
+    )
     assert saving == pytest.approx(plain, rel=1e-3)
