@@ -17,14 +17,13 @@ from typing import Any
 
 import torch
 
-from fewmask.benchmarks.step import SETTLED, reference_call, require_comparable, with_independent_pairs
+from fewmask.benchmarks.reference import reference_call, require_comparable
 from fewmask.benchmarks.timing import Kernel, kernels, median_ms, surroundings
 from fewmask.benchmarks.workloads import benchmark_config, benchmark_session
 from fewmask.config import Config
 from fewmask.training.device_memory import release
 from fewmask.training.engine import choose_device
 from fewmask.training.observer import Observer
-from fewmask.training.session import Session
 
 _STEPS = 3
 # The first group with one of the words in a kernel's name has it. Inductor's kernels are named after what they fuse,
@@ -63,7 +62,7 @@ def grouped(found: Iterable[Kernel]) -> list[dict[str, Any]]:
 def profiled(asked: argparse.Namespace, preset: str, device: torch.device) -> dict[str, Any]:
     release(device)
     config = benchmark_config(preset, [*asked.words, "training.forecast=false"])
-    step = _reference(config, device) if asked.reference else _session(config, device).stepper
+    step = _step(config, device, asked.reference)
     ms = median_ms(step, asked.steps, device)
     found = kernels(lambda number: step(asked.steps + number), _STEPS, device)
     return {
@@ -75,14 +74,11 @@ def profiled(asked: argparse.Namespace, preset: str, device: torch.device) -> di
     }
 
 
-def _session(config: Config, device: torch.device) -> Session:
-    return benchmark_session(config, device=device, observer=Observer())
-
-
-def _reference(config: Config, device: torch.device) -> Callable[[int], object]:
+def _step(config: Config, device: torch.device, reference: bool) -> Callable[[int], object]:
+    if not reference:
+        return benchmark_session(config, device=device, observer=Observer()).stepper
     require_comparable(config)
-    batch = _session(with_independent_pairs(config), device).maker.at(SETTLED)
-    return reference_call(config, batch, device)
+    return reference_call(config, device)
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fewmask.benchmarks.reference import plain_optimizer
 from fewmask.benchmarks.reference_step import Learner, ReferenceStep
-from fewmask.benchmarks.step import plain_optimizer
 from fewmask.config import OptimizerSettings
 from fewmask.methods.rml import P0, RobustMutualLearning
 from fewmask.types import Batch, Update
