@@ -39,6 +39,8 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("optimizers and averages", ("multi_tensor_apply",)),
     ("losses", ("SoftMax", "nll_loss")),
     ("pooling", ("max_pool",)),
+    ("changes of layout", ("nchwToNhwc", "nhwcToNchw")),
+    ("up-sampling", ("upsample_",)),
     ("copies and casts", ("Memcpy", "memcpy", "Memset", "direct_copy", "fused__to_copy_", "aten::copy_")),
     ("compiled kernels, joined from several", ("triton_poi_fused_", "triton_red_fused_", "triton_per_fused_")),
 )

@@ -22,6 +22,8 @@ TINY = ("network.backbone=test_resnet", "network.width=16", "network.options={}"
         ("triton_red_fused__native_batch_norm_legit_functional_1", "norms and activations, forward"),
         ("triton_poi_fused_8", "compiled kernels, joined from several"),
         ("triton_poi_fused__to_copy_0", "copies and casts"),
+        ("void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, __nv_bfloat16>", "changes of layout"),
+        ("void at::native::(anonymous namespace)::upsample_bilinear2d_backward_out_frame", "up-sampling"),
         ("Memcpy DtoD (Device -> Device)", "copies and casts"),
         ("void at::native::vectorized_elementwise_kernel<2, BitwiseXorFunctor<long> >", REST),
     ],
