@@ -83,10 +83,13 @@ class ViewSettings(Section):
 
 class NetworkSettings(Section):
     backbone: str = Field("resnet50", description="any timm model with features_only")
-    head: Literal["deeplabv2", "sum4", "sum2", "setr_naive"] = Field(
+    head: Literal["deeplabv2", "deeplabv3plus", "sum4", "sum2", "setr_naive"] = Field(
         "deeplabv2", description="what turns features into classes"
     )
     stride: Literal[4, 8, 16, 32] = Field(8, description="input pixels per feature, exactly")
+    deep_stride: Literal[8, 16, 32] = Field(
+        16, description="input pixels per feature of the deepest layer, where the head refines it (deeplabv3plus)"
+    )
     width: PositiveInt = Field(256, description="channels of each head branch and of the pixel feature")
     pretrained: str = Field(
         "none", description="none, hub (timm download), coco-voc-classes (torchvision) or a weight file"

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from fewmask.errors import ConfigError
-from fewmask.networks.backbones import available_strides, create_backbone
+from fewmask.networks.backbones import available_strides, create_backbone, enlarged
 from fewmask.networks.catalog import BACKBONES, HEADS, list_networks
 from tests.networks.small import NARROW, images, network, settings, vit_settings
 
@@ -34,13 +34,46 @@ def test_stride_4_joins_the_dilated_features_with_the_fine_ones():
     pictures = images(2, 3, 40, 56)
     levels = plain(pictures)
     enlarged = F.interpolate(levels[4], size=levels[1].shape[2:], mode="bilinear", align_corners=False)
-    assert torch.equal(backbone(pictures), torch.cat([enlarged, levels[1]], 1))
+    (joined,) = backbone(pictures)
+    assert torch.equal(joined, torch.cat([enlarged, levels[1]], 1))
+
+
+def test_cells_of_two_levels_lie_over_each_other_at_any_size():
+    """A ramp along the image, seen at cells of 16 pixels, is the same ramp at cells of 4, but near the ends."""
+    fine, deep = torch.zeros(1, 1, 23, 25), torch.arange(7.0).expand(1, 1, 6, 7)  # 90 x 100 pixels
+    middle = (torch.arange(7) + 0.5) * 16
+    ramp = enlarged(middle[deep.long()], 4, like=fine)
+    expected = (torch.arange(25) + 0.5) * 4
+    assert ramp.shape == fine.shape
+    torch.testing.assert_close(ramp[0, 0, 11, 2:], expected[2:])
+
+
+def test_heads_that_refine_get_both_levels():
+    net = network(head="deeplabv3plus", stride=4, deep_stride=16)
+    plain = timm.create_model("resnet10t", features_only=True, output_stride=16, **NARROW).eval()
+    plain.load_state_dict(net.backbone.body.state_dict())
+    pictures = images(2, 3, 40, 56)
+    deep, fine = net.backbone(pictures)
+    levels = plain(pictures)
+    assert torch.equal(deep, levels[4])
+    assert torch.equal(fine, levels[1])
+    assert (net.stride, net.backbone.deep_stride, net.backbone.level_channels) == (4, 16, (24, 8))
+    assert net(images(1, 3, 41, 67)).logits.shape[2:] == (11, 17)
+
+
+def test_levels_that_cannot_be_had_apart_are_named():
+    with pytest.raises(ConfigError) as caught:
+        create_backbone(settings(head="deeplabv3plus", stride=16, deep_stride=16), 3)
+    assert "no features at stride 16 beside coarser ones at 16" in caught.value.what
+    assert caught.value.fix == "two of 4, 8, 16, 32"
+    with pytest.raises(ConfigError, match=r"another network\.head"):
+        create_backbone(vit_settings(head="deeplabv3plus", stride=4), 3)
 
 
 def test_a_pyramid_transformer_is_joined_at_the_asked_stride():
     backbone = create_backbone(settings(backbone="swin_tiny_patch4_window7_224", options={"depths": (1, 1, 1, 1)}), 3)
     assert (backbone.stride, backbone.deep_stride, backbone.channels) == (8, 32, 768 + 192)
-    assert backbone.eval()(images(1, 3, 72, 40)).shape == (1, 960, 9, 5)
+    assert [maps.shape for maps in backbone.eval()(images(1, 3, 72, 40))] == [(1, 960, 9, 5)]
 
 
 def test_a_stride_that_cannot_be_had_lists_those_that_can():
@@ -112,6 +145,6 @@ def test_the_catalog_names_real_models_and_all_heads():
     assert (
         {row["name"] for row in rows if row["kind"] == "head"}
         == set(HEADS)
-        == {"deeplabv2", "sum4", "sum2", "setr_naive"}
+        == {"deeplabv2", "deeplabv3plus", "sum4", "sum2", "setr_naive"}
     )
     assert "features_only" in rows[-1]["about"]

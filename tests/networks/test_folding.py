@@ -36,7 +36,7 @@ def largest_difference(net: SegmentationNetwork, twin: FoldedTwin, pictures: Ten
     """Relative to the features of the backbone, which no later norm has scaled."""
     with torch.no_grad():
         scaled = (pictures - net.mean) / net.std
-        one, other = net.backbone(scaled), twin.network.backbone(scaled)
+        (one,), (other,) = net.backbone(scaled), twin.network.backbone(scaled)
         torch.testing.assert_close(twin(pictures).logits, net(pictures).logits)
     assert one.abs().max() > 0
     return float(((one - other).abs().max() / one.abs().max()).item())

@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fewmask.networks.build import seeded
 from fewmask.networks.deeplab import deeplabv2, dilations, summed
+from fewmask.networks.deeplab_plus import deeplabv3plus
 from tests.networks.small import images, network
 
 
@@ -60,6 +62,7 @@ def test_only_the_papers_head_knows_the_scale_of_its_feature():
     """GroupNorm sets it; that of other heads is the backbone's or BatchNorm's and has to be measured."""
     assert network(head="deeplabv2").temperature == 1.0
     assert [network(head=head).temperature for head in ("sum4", "sum2", "setr_naive")] == [None] * 3
+    assert network(head="deeplabv3plus", stride=4).temperature is None
 
 
 @pytest.mark.parametrize("branches", [2, 4])
@@ -92,13 +95,37 @@ def test_classic_heads_start_small_and_their_feature_is_the_backbones():
     weights = torch.cat([parameter.flatten() for parameter in net.head_parameters() if parameter.ndim == 4])
     assert weights.std().item() == pytest.approx(0.01, rel=0.1)
     pictures = images(2, 3, 32, 32)
-    maps = net.backbone((pictures - net.mean) / net.std)
+    (maps,) = net.backbone((pictures - net.mean) / net.std)
     assert torch.equal(net(pictures).features, maps)
 
 
-@pytest.mark.parametrize("head", ["deeplabv2", "sum4", "sum2", "setr_naive"])
+def test_the_refined_pyramid_is_what_its_text_says():
+    with seeded(0):
+        head = deeplabv3plus((6, 5), 3, width=8, strides=(16, 4)).double().eval()
+        state = {name: value + 0.1 * torch.rand_like(value) for name, value in head.state_dict().items() if value.ndim}
+    head.load_state_dict(state, strict=False)  # norms that do something
+    deep, fine = images(2, 6, 5, 7, dtype=torch.float64), images(2, 5, 18, 27, seed=1, dtype=torch.float64)
+
+    def layer(name: str, maps: torch.Tensor, dilation: int = 1) -> torch.Tensor:
+        weight = state[f"embedding.{name}.0.weight"]
+        wide = F.conv2d(maps, weight, padding=dilation * (weight.shape[2] // 2), dilation=dilation)
+        norm = [state[f"embedding.{name}.1.{part}"][:, None, None] for part in ("running_mean", "running_var")]
+        scale = [state[f"embedding.{name}.1.{part}"][:, None, None] for part in ("weight", "bias")]
+        return (wide - norm[0]) / (norm[1] + 1e-5).sqrt() * scale[0] + scale[1]
+
+    branches = [layer(f"branches.{place}", deep, rate).relu() for place, rate in enumerate((1, 3, 6, 9))]
+    weight, bias = (state[f"embedding.branches.4.project.0.{part}"] for part in ("weight", "bias"))
+    mean = F.linear(deep.mean((2, 3)), weight[:, :, 0, 0], bias).relu()
+    context = layer("merge", torch.cat([*branches, mean[:, :, None, None].expand(-1, -1, 5, 7)], 1)).relu()
+    large = F.interpolate(context, size=(20, 28), mode="bilinear", align_corners=False)[:, :, :18, :27]
+    feature = layer("refine.1", layer("refine.0", torch.cat([large, layer("reduce", fine).relu()], 1)).relu())
+    assert (feature < 0).any()  # no activation after the last norm
+    torch.testing.assert_close(head.embedding(deep, fine), feature, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("head", ["deeplabv2", "deeplabv3plus", "sum4", "sum2", "setr_naive"])
 def test_every_parameter_is_trained_and_belongs_to_one_group(head):
-    net = network(head=head).train()
+    net = network(head=head, stride=4).train()
     net(images(2, 3, 64, 64)).logits.square().sum().backward()
     groups = [*net.backbone_parameters(), *net.head_parameters()]
     assert {id(parameter) for parameter in groups} == {id(parameter) for parameter in net.parameters()}
@@ -106,8 +133,8 @@ def test_every_parameter_is_trained_and_belongs_to_one_group(head):
     assert all(parameter.grad is not None for parameter in groups)
 
 
-@pytest.mark.parametrize("head", ["deeplabv2", "setr_naive"])
+@pytest.mark.parametrize("head", ["deeplabv2", "deeplabv3plus", "setr_naive"])
 def test_all_classes_are_about_equally_likely_at_the_start(head):
-    net = network(head=head, width=256).train()
+    net = network(head=head, stride=4, width=256).train()
     probability = net(images(4, 3, 64, 64)).logits.softmax(1)
     assert 0.05 < probability.min().item() < probability.max().item() < 0.5

@@ -27,8 +27,8 @@ class FirstLayer(nn.Module):
         super().__init__()
         self.layer = nn.Linear(SIDE * SIDE, width)
 
-    def forward(self, images: Tensor, noise: Noise | None = None) -> Tensor:  # noqa: ARG002
-        return self.layer(images.flatten(1)).relu()[:, :, None, None]  # [N, D, 1, 1]
+    def forward(self, images: Tensor, noise: Noise | None = None) -> tuple[Tensor, ...]:  # noqa: ARG002
+        return (self.layer(images.flatten(1)).relu()[:, :, None, None],)  # [N, D, 1, 1]
 
 
 def digit_network(width: int, seed: int) -> SegmentationNetwork:

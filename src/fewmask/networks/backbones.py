@@ -1,8 +1,8 @@
-"""timm backbones as one feature map at exactly the stride that was asked for.
+"""timm backbones as one feature map at exactly the stride that was asked for, or as two for heads that join them.
 
 timm dilates many convolutional networks down to stride 8. Where the deepest features are still coarser than asked
 (always at stride 4, and in networks that timm cannot dilate) they are enlarged and joined with the network's own
-features at the asked stride.
+features at the asked stride. A head that refines coarse features with fine ones gets both as they are.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ STRIDES = (4, 8, 16, 32)
 class Backbone(nn.Module):
     """A timm network whose deepest level, joined with a finer one where needed, is the feature map."""
 
-    def __init__(self, name: str, body: Body, image_channels: int, stride: int, depth_rule: DepthRule) -> None:
+    def __init__(self, body: Body, settings: NetworkSettings, image_channels: int, *, apart: bool = False) -> None:
         super().__init__()
-        self.name = name
+        stride = settings.stride
+        self.name = settings.backbone
         self.body = body.module
         self.arguments = body.arguments
         self.only_size = body.only_size
@@ -35,9 +36,14 @@ class Backbone(nn.Module):
         self.stride = stride
         self.deep_stride = int(body.levels[-1].stride)
         self.fine = _fine_level(body, stride)  # the level that the deepest one is joined with, if any
-        self.channels = body.levels[-1].channels + (body.levels[self.fine].channels if self.fine is not None else 0)
+        self.apart = apart  # hand both levels over as they are
+        self.level_channels = tuple(body.levels[level].channels for level in (-1, self.fine) if level is not None)
         self.noise = PassNoise()
-        self.residual_blocks = _gated_blocks(body, self.noise, image_channels, depth_rule)
+        self.residual_blocks = _gated_blocks(body, self.noise, image_channels, settings.stochastic_depth_rule)
+
+    @property
+    def channels(self) -> int:
+        return sum(self.level_channels)
 
     @property
     def timm_config(self) -> dict[str, Any]:
@@ -45,8 +51,8 @@ class Backbone(nn.Module):
         config: Any = self.body.pretrained_cfg
         return dict(config)
 
-    def forward(self, images: Tensor, noise: Noise | None = None) -> Tensor:
-        """Normalized images [N, C, H, W] to features [N, D, h, w], h = H / stride rounded up."""
+    def forward(self, images: Tensor, noise: Noise | None = None) -> tuple[Tensor, ...]:
+        """Normalized images [N, C, H, W] to features [N, D, h, w], h = H / stride rounded up; apart, the deep first."""
         if self.only_size is not None and tuple(images.shape[2:]) != self.only_size:
             raise ConfigError(
                 f"{self.name} takes images of {self.only_size} only, not {tuple(images.shape[2:])}",
@@ -56,18 +62,36 @@ class Backbone(nn.Module):
         with self.noise.set_to(noise):
             maps = feature_maps(self.body, images)
         if self.fine is None:
-            return maps[-1]
-        fine = maps[self.fine]
-        enlarged = F.interpolate(maps[-1], size=fine.shape[2:], mode="bilinear", align_corners=False)
-        return torch.cat([enlarged, fine], dim=1)
+            return (maps[-1],)
+        deep, fine = maps[-1], maps[self.fine]
+        if self.apart:
+            return deep, fine
+        return (torch.cat([enlarged(deep, self.deep_stride // self.stride, like=fine), fine], dim=1),)
+
+
+def enlarged(maps: Tensor, factor: int, *, like: Tensor) -> Tensor:
+    """Maps [N, D, h, w] at the cells of others that lie `factor` times as dense.
+
+    Cells of both begin at the image's edge (alignment.py); what hangs over the end of the others is cut off.
+    """
+    rows, columns = like.shape[2:]
+    return F.interpolate(maps, scale_factor=factor, mode="bilinear")[:, :, :rows, :columns]
 
 
 def create_backbone(settings: NetworkSettings, image_channels: int) -> Backbone:
     """The backbone at the asked stride, or an error that lists the strides that can be had."""
-    body = _body_with_stride(settings, image_channels, settings.stride)
+    apart = settings.head == "deeplabv3plus"
+    body = _body_with_stride(settings, image_channels, apart)
     if body is not None:
-        return Backbone(settings.backbone, body, image_channels, settings.stride, settings.stochastic_depth_rule)
+        return Backbone(body, settings, image_channels, apart=apart)
     strides = available_strides(settings, image_channels)
+    if apart:
+        raise ConfigError(
+            f"{settings.backbone} gives no features at stride {settings.stride} beside coarser ones at "
+            f"{settings.deep_stride}, which {settings.head} joins",
+            where="network.stride, network.deep_stride",
+            fix=f"two of {', '.join(map(str, strides))}" if len(strides) > 1 else "another network.head",
+        )
     raise ConfigError(
         f"{settings.backbone} cannot give features at stride {settings.stride}",
         where="network.stride",
@@ -86,9 +110,12 @@ def available_strides(settings: NetworkSettings, image_channels: int = 3) -> lis
     return [stride for stride in STRIDES if stride in found]
 
 
-def _body_with_stride(settings: NetworkSettings, image_channels: int, stride: int) -> Body | None:
-    for body in bodies(settings, image_channels, stride):
-        if body.levels[-1].stride == stride or _fine_level(body, stride) is not None:
+def _body_with_stride(settings: NetworkSettings, image_channels: int, apart: bool) -> Body | None:
+    """The first way to build it that has the asked stride; where levels stay apart, as the finer of two."""
+    stride = settings.stride
+    for body in bodies(settings, image_channels, settings.deep_stride if apart else stride):
+        deepest, fine = body.levels[-1].stride, _fine_level(body, stride)
+        if (fine is not None and deepest == settings.deep_stride) if apart else (fine is not None or deepest == stride):
             return body
     return None
 

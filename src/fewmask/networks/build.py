@@ -12,6 +12,7 @@ from fewmask.config import NetworkSettings
 from fewmask.errors import ConfigError
 from fewmask.networks.backbones import Backbone, create_backbone
 from fewmask.networks.deeplab import deeplabv2, summed
+from fewmask.networks.deeplab_plus import deeplabv3plus
 from fewmask.networks.heads import Head
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.networks.setr import setr_naive
@@ -25,7 +26,7 @@ def build_network(
     with seeded(seed):
         backbone = create_backbone(settings, channels)
     with seeded(seed + 1):  # the head starts the same whatever the backbone drew
-        head = _head(settings, backbone.channels, num_classes)
+        head = _head(settings, backbone, num_classes)
     mean = _per_channel(settings.mean, backbone.timm_config["mean"], channels, "network.mean")
     std = _per_channel(settings.std, backbone.timm_config["std"], channels, "network.std")
     network = SegmentationNetwork(
@@ -75,7 +76,8 @@ def network_report(network: SegmentationNetwork, settings: NetworkSettings) -> N
 
 def _backbone_notes(backbone: Backbone) -> Iterator[str]:
     if backbone.fine is not None:
-        yield f"features at stride {backbone.deep_stride}, enlarged and joined with those at stride {backbone.stride}"
+        how = "joined in the head" if backbone.apart else "enlarged and joined"
+        yield f"features at stride {backbone.deep_stride}, {how} with those at stride {backbone.stride}"
     if backbone.only_size is not None:
         yield f"{backbone.name} takes images of {backbone.only_size} only"
 
@@ -85,7 +87,11 @@ def _norm_notes(network: SegmentationNetwork) -> Iterator[str]:
         yield f"{len(list(network.batch_norms()))} BatchNorm layers keep their statistics"
 
 
-def _head(settings: NetworkSettings, channels: int, num_classes: int) -> Head:
+def _head(settings: NetworkSettings, backbone: Backbone, num_classes: int) -> Head:
+    channels = backbone.channels
+    if settings.head == "deeplabv3plus":
+        strides = (backbone.deep_stride, backbone.stride)
+        return deeplabv3plus(backbone.level_channels, num_classes, width=settings.width, strides=strides)
     if settings.head == "deeplabv2":
         return deeplabv2(channels, num_classes, width=settings.width, stride=settings.stride)
     if settings.head == "setr_naive":

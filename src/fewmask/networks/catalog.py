@@ -6,6 +6,7 @@ from typing import Any
 
 HEADS = {
     "deeplabv2": "the paper's: 1x1 and four dilated 3x3 branches, concatenated, squeeze-and-excitation, 3x3 to `width`",
+    "deeplabv3plus": "DeepLabv3+: a pyramid at `deep_stride`, refined with fine features at `stride` (4 is usual)",
     "sum4": "classic DeepLabv2: the sum of four dilated 3x3 convolutions straight to the classes",
     "sum2": "sum4 with its first two rates only, to compare with numbers from code that had this bug",
     "setr_naive": "for vision transformers: LayerNorm, 1x1 convolution to `width`, BatchNorm, ReLU, classifier",

@@ -100,8 +100,8 @@ class SegmentationNetwork(nn.Module):
         return any(layer._forward_hooks or layer._forward_pre_hooks for layer in self.batch_norms())
 
     def _predicted(self, images: Tensor, noise: Noise | None) -> Prediction:
-        maps = self.backbone((images - self.mean) / self.std, noise)  # [N, C', h, w]
-        features = _full_precision(self.head.embedding(maps))  # [N, D, h, w]
+        maps = self.backbone((images - self.mean) / self.std, noise)  # [N, C', h, w], and a finer one for some heads
+        features = _full_precision(self.head.embedding(*maps))  # [N, D, h, w]
         # Scores are compared with thresholds such as 0.95, which bfloat16 cannot tell from its neighbors.
         with torch.autocast(images.device.type, enabled=False):
             logits = self.head.classifier(dropped_out(features, noise, self.dropout))  # [N, K, h, w]
