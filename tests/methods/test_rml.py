@@ -216,6 +216,12 @@ def test_the_temperature_is_as_set_or_the_heads_own_or_measured():
     known = method_of()
     known.teacher_1.temperature = 1.0
     assert known._temperature(0) == 1.0
+    asked = method_of(spread=4.0)
+    asked.load_state_dict(measured.state_dict())
+    asked.teacher_1.temperature = 1.0  # what is asked for goes before what the head knows
+    assert float(asked._temperature(0)) == pytest.approx(float(measured._temperature(0)) / 4)
+    with pytest.raises(ValueError, match="none where temperature is set"):
+        method_of(spread=4.0, temperature=1.0)
 
 
 def test_the_measured_temperature_decides_labels():

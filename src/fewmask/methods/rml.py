@@ -188,8 +188,10 @@ class RobustMutualLearning(LearnerPair):
 
     def _temperature(self, learner: int) -> float | Tensor:
         """T as set, or the head's own, or one that gives features of any other head the paper's scale."""
-        known = self.teachers[learner].temperature if self.settings.feature_layer == "embedding" else None
-        return self.settings.temperature or known or self.prototypes[learner].temperature()
+        settings = self.settings
+        known = self.teachers[learner].temperature if settings.feature_layer == "embedding" else None
+        fixed = None if settings.spread else settings.temperature or known
+        return fixed or self.prototypes[learner].temperature(settings.spread)
 
     def _taught(self, learner: int, images: Tensor) -> Prediction:
         """The prediction that pseudo labels come from: the mean teacher's, or in direct coupling the student's own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from fewmask.config import Share
 from fewmask.learning.ema import Buffers
@@ -39,6 +39,11 @@ class RMLSettings(MethodSettings):
         None,
         description="T in softmax(-T * d) (paper: 1); none: 1 for the head deeplabv2, for others 16 / the "
         "root-mean-square distance of features from their mean, measured before each stage",
+    )
+    spread: Annotated[PositiveFloat | None, WordNone] = Field(
+        None,
+        description="measure T for every head, such that features lie this far from their mean: larger trusts "
+        "prototypes more; none: as `temperature` says",
     )
     prior: Literal["uniform", "pixel_count"] = Field("uniform", description="pi: equal (paper) or labeled pixel counts")
     threshold: Share = Field(0.0, description="rectified labels below this value are ignored (paper: 0)")
@@ -83,3 +88,10 @@ class RMLSettings(MethodSettings):
     )
     labeled_photometric: bool = Field(False, description="color noise on the labeled images, too (paper: off)")
     unlabeled_weight: float = Field(1.0, ge=0, description="weight of the loss on unlabeled images (paper: 1)")
+
+    @field_validator("spread")
+    @classmethod
+    def _one_temperature(cls, spread: float | None, info: ValidationInfo) -> float | None:
+        if spread and info.data.get("temperature"):
+            raise ValueError("none where temperature is set")
+        return spread
