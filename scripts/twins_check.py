@@ -71,6 +71,8 @@ def train(asked: argparse.Namespace, split: Path, draw: Path, trial: Trial) -> N
     else:
         where = (str(asked.data), "--split", str(split), "--out", str(out), "--preset", asked.preset)
         code = run(["train", *where, *asked.words, *trial.words, *device])
+    if code == 0 and asked.pool:
+        code = run(["evaluate", str(out), "--split", "unlabeled", *device])
     if code:
         raise SystemExit(code)
 
@@ -86,10 +88,17 @@ def row(split: Path, draw: Path, trial: Trial) -> Row:
         "words": " ".join(trial.words),
         "miou": {name: each["miou"] for name, each in scores.items()},
         "iou": next(iter(scores.values()))["iou"],
+        "pool": pool_scores(out),
         "stages": [score for line in lines if (score := line.get("val_miou/teacher_1")) is not None],
         "pseudo_labels": {key: mean(lines, key) for key in LOOKS if any(key in line for line in lines)},
         "seconds": json.loads((out / "timing.json").read_text())["actual"]["seconds"],
     }
+
+
+def pool_scores(out: Path) -> dict[str, float]:
+    file = out / "evaluation_unlabeled.json"
+    found = json.loads(file.read_text())["networks"] if file.is_file() else {}
+    return {name: each["miou"] for name, each in found.items()}
 
 
 def mean(lines: Sequence[Row], key: str) -> float:
@@ -105,6 +114,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--preset", default="general")
     parser.add_argument("--variant", action="append", default=[], metavar="NAME: WORDS", help="another rml")
     parser.add_argument("--twin", action="append", default=[], metavar="NAME: WORDS", help="another supervised run")
+    parser.add_argument("--pool", action="store_true", help="score the unlabeled images by their hidden masks, too")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--device")
     parser.add_argument("words", nargs="*", help="key=value settings of all runs")
@@ -121,7 +131,9 @@ def main(words: Sequence[str]) -> None:
                 return
             train(asked, split, draw, trial)
             rows.append(row(split, draw, trial))
-            sys.stdout.write(json.dumps({key: rows[-1][key] for key in ("split", "run", "miou", "stages")}) + "\n")
+            sys.stdout.write(
+                json.dumps({key: rows[-1][key] for key in ("split", "run", "miou", "pool", "stages")}) + "\n"
+            )
             sys.stdout.flush()
             (asked.out / "rows.json").write_text(json.dumps(rows, indent=1) + "\n")
 

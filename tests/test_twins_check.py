@@ -32,7 +32,7 @@ def test_variants_share_their_twins_and_go_on_where_they_were_left(tmp_path: Pat
     trained = {path: path.stat().st_mtime_ns for path in out.glob("draw7/*/model.safetensors")}
     assert len(trained) == 3
 
-    more = ["--variant", "one: settings.stages=1 training.steps=3", "--twin", "longer: training.steps=5"]
+    more = ["--pool", "--variant", "one: settings.stages=1 training.steps=3", "--twin", "longer: training.steps=5"]
     main([*words, *more])
     rows = {row["run"]: row for row in json.loads((out / "rows.json").read_text())}
     assert list(rows) == ["weak", "strong", "longer", "rml", "one"]
@@ -44,6 +44,10 @@ def test_variants_share_their_twins_and_go_on_where_they_were_left(tmp_path: Pat
     assert (len(rows["rml"]["stages"]), len(rows["one"]["stages"]), rows["weak"]["stages"]) == (2, 1, [])
     assert rows["rml"]["stages"][-1] == pytest.approx(rows["rml"]["miou"]["teacher_1"])
     assert set(rows["rml"]["pseudo_labels"]) > {"pseudo/miou", "rectification/flipped"}
+    scored = out / "draw7" / "one" / "evaluation_unlabeled.json"
+    assert rows["one"]["pool"] == {
+        name: each["miou"] for name, each in json.loads(scored.read_text())["networks"].items()
+    }
     assert not (out / "draw7" / "rml" / "baseline").exists()  # it starts from the twins
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith('{"split"')]
     assert [line["run"] for line in said] == ["weak", "strong", "rml", *rows]

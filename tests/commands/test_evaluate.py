@@ -115,11 +115,29 @@ def test_without_checkpoints_only_what_ships_is_scored(fewmask: Fewmask, own: Pa
     assert content["networks"] == {before["selected"]: before["networks"][before["selected"]]}
 
 
+def test_masks_that_training_never_saw_can_be_scored(fewmask: Fewmask, tmp_path: Path) -> None:
+    data, run, same = write_folder(tmp_path / "data", labeled=5, val=1), tmp_path / "run", tmp_path / "same"
+    assert fewmask("train", data, "--out", run, "--labels", "2", *TINY).code == 0
+    hidden = json.loads((run / "split.json").read_text())["unlabeled"]["names"]
+    assert len(hidden) == 3 + 3  # the folder's own unlabeled images have no masks at all
+    for name in (name for name in hidden if name.startswith("photo")):
+        for part in ("images", "masks"):
+            (same / "val" / part).mkdir(parents=True, exist_ok=True)
+            shutil.copy(data / part / f"{name}.png", same / "val" / part)
+    shutil.copytree(data / "images", same / "images")
+    shutil.copytree(data / "masks", same / "masks")
+    result = fewmask("evaluate", run, "--split", "unlabeled", "--json")
+    expected = fewmask("evaluate", run, "--data", same, "--json")
+    assert (result.code, expected.code) == (0, 0)
+    assert json.loads(result.out)["networks"] == json.loads(expected.out)["networks"]
+    assert json.loads((run / "evaluation_unlabeled.json").read_text())["split"] == "unlabeled"
+
+
 def test_what_cannot_be_scored(fewmask: Fewmask, own: Path, scenes: Path, tmp_path: Path) -> None:
     result = fewmask("evaluate", own, "--split", "train")
     assert (result.code, result.err) == (
         2,
-        "error: there is no split 'train'\n  where: --split\n  valid: val or test\n",
+        "error: there is no split 'train'\n  where: --split\n  valid: val, test or unlabeled\n",
     )
     result = fewmask("evaluate", scenes)
     assert (result.code, result.err) == (
@@ -130,9 +148,11 @@ def test_what_cannot_be_scored(fewmask: Fewmask, own: Path, scenes: Path, tmp_pa
     result = fewmask("evaluate", own, "--data", bare)
     assert (result.code, result.err) == (
         2,
-        f"error: the data set has no val images\n  where: {bare}\n"
+        f"error: the data set has no val images with masks\n  where: {bare}\n"
         "  valid: val/images and val/masks, or --data with another folder that has them\n",
     )
+    result = fewmask("evaluate", own, "--split", "unlabeled")
+    assert (result.code, result.err.splitlines()[0]) == (2, "error: the data set has no unlabeled images with masks")
     strange = write_folder(tmp_path / "strange", val=1)
     (strange / "classes.txt").write_text("\n".join("abcdefgh"))
     result = fewmask("evaluate", own, "--data", strange)

@@ -10,7 +10,7 @@ from typing import Any
 from fewmask.cli import print_json
 from fewmask.config import Config, DataSettings
 from fewmask.console import ConsoleObserver, plain_console
-from fewmask.data.dataset import Dataset
+from fewmask.data.dataset import Dataset, Sample
 from fewmask.data.opening import open_dataset
 from fewmask.data.store import load_images, load_masks
 from fewmask.errors import ConfigError, DataError, TrainingError
@@ -24,12 +24,13 @@ from fewmask.training.run_folder import RunFolder
 
 
 def run_evaluate(run: Path, *, data: Path | None, split: str, as_json: bool, device: str | None) -> int:
-    if split not in ("val", "test"):
-        raise ConfigError(f"there is no split {split!r}", where="--split", fix="val or test")
+    if split not in ("val", "test", "unlabeled"):
+        raise ConfigError(f"there is no split {split!r}", where="--split", fix="val, test or unlabeled")
     folder = RunFolder(run)
     config, card = folder.read_config(), load_card(run)
     root = Path(data or config.data.root or ".")
-    dataset = open_dataset(root, _data_settings(config.data, other=data is not None), config.seed)
+    settings = config.data if split == "unlabeled" else _data_settings(config.data, other=data is not None)
+    dataset = open_dataset(root, settings, config.seed)
     _require_scorable(dataset, split, card)
     with ConsoleObserver() as observer:
         scores = _score(folder, config, dataset, split, device, observer)
@@ -54,10 +55,18 @@ def _data_settings(settings: DataSettings, *, other: bool) -> DataSettings:
     return settings.model_copy(update={"labels": None, "split": None})
 
 
+def _samples(dataset: Dataset, split: str) -> list[Sample]:
+    """Images to score; unlabeled ones where their masks are known, which training never saw."""
+    parts = {"val": dataset.val, "test": dataset.test, "unlabeled": dataset.unlabeled}
+    return [sample for sample in parts[split] if sample.mask is not None]
+
+
 def _require_scorable(dataset: Dataset, split: str, card: ModelCard) -> None:
-    if not (dataset.val if split == "val" else dataset.test):
+    if not _samples(dataset, split):
         fix = f"{split}/images and {split}/masks, or --data with another folder that has them"
-        raise DataError(f"the data set has no {split} images", where=str(dataset.root), fix=fix)
+        if split == "unlabeled":
+            fix = "a run whose --labels or --split left masks out; of images in unlabeled/ there are none"
+        raise DataError(f"the data set has no {split} images with masks", where=str(dataset.root), fix=fix)
     if card.classes.names != dataset.classes.names:
         what = f"the data set's classes are not the model's: {', '.join(dataset.classes.names)}"
         raise DataError(what, where=str(dataset.root), fix=", ".join(card.classes.names))
@@ -80,7 +89,7 @@ def _write(folder: RunFolder, name: str, content: Mapping[str, Any], observer: C
 def _score(
     folder: RunFolder, config: Config, dataset: Dataset, split: str, device: str | None, observer: ConsoleObserver
 ) -> dict[str, Scores]:
-    samples = dataset.val if split == "val" else dataset.test
+    samples = _samples(dataset, split)
     target = choose_device(device)
     set_tf32(config.training.tf32)
     networks, card, ensemble = load_networks(folder)

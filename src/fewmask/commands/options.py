@@ -99,7 +99,9 @@ Baseline = Annotated[
 ]
 
 OtherData = Annotated[Path | None, _option("--data", metavar="DATA", text="Another data folder than the run's own.")]
-ScoredSplit = Annotated[str, _option("--split", metavar="NAME", text="val or test.")]
+ScoredSplit = Annotated[
+    str, _option("--split", metavar="NAME", text="val, test, or unlabeled: where masks were left out.")
+]
 MaskFolder = Annotated[Path, _option("--out", metavar="DIR", text="Folder for the masks.", show_default=False)]
 Confidence = Annotated[bool, _flag("--confidence", "Write confidence maps, too; 255 is certain.")]
 Network = Annotated[
