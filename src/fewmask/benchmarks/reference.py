@@ -1,7 +1,8 @@
 """The research-style step of a preset, built and timed as `fewmask bench step --reference` sets it beside ours.
 
 It has a process of its own, as research code does: in one that has compiled, captured or profiled before, the host
-starts kernels more slowly, and this step mostly waits for the host.
+starts kernels more slowly, and this step mostly waits for the host. Even new processes differ by half, so on CUDA
+several are tried and the fastest counts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +35,7 @@ from fewmask.types import Batch
 
 _SETTLED = 10  # the batch that the step gets again and again
 _PROFILED = 3  # steps whose kernels are recorded
+_PROCESSES = 3
 Timed = dict[str, float | None]
 
 
@@ -52,8 +55,14 @@ def with_independent_pairs(config: Config) -> Config:
     return config.model_copy(update={"settings": {**config.settings, "pairs": "independent"}})
 
 
-def measured_alone(config: Config, device: torch.device, steps: int) -> Timed:
-    """`measured` in a new process."""
+def measured_alone(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
+    """`measured` in new processes: the fastest, and the milliseconds of each. A CPU waits for no host: one will do."""
+    tried = [_measured_once(config, device, steps) for _ in range(_PROCESSES if device.type == "cuda" else 1)]
+    fastest = min(tried, key=lambda each: each["reference_ms"] or 0.0)
+    return {**fastest, "reference_tries_ms": [each["reference_ms"] for each in tried]}
+
+
+def _measured_once(config: Config, device: torch.device, steps: int) -> Timed:
     context = multiprocessing.get_context("spawn")  # CUDA cannot be used in a forked one
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         return pool.submit(measured, config, str(device), steps, torch.get_num_threads()).result()

@@ -49,6 +49,7 @@ def measure_step(
         "preset": config.preset,
         "ms": ours.ms,
         "reference_ms": reference_ms,
+        "reference_tries_ms": beside.get("reference_tries_ms"),
         "reference_busy_ms": beside.get("reference_busy_ms"),
         "launch_us": beside.get("launch_us", launch_us(device)),
         "ratio": reference_ms / ours.ms if reference_ms else None,
@@ -125,10 +126,10 @@ def batch_call(session: Session) -> Callable[[int], object]:
     return replayed
 
 
-def _beside(config: Config, *, device: torch.device, steps: int, observer: Observer) -> dict[str, float | None]:
+def _beside(config: Config, *, device: torch.device, steps: int, observer: Observer) -> dict[str, Any]:
     """Our step at the reference's amount of teacher work, and the reference itself."""
     release(device)
     independent = measure_session(with_independent_pairs(config), device=device, steps=steps, observer=observer)
     release(device)
-    observer.say(f"{config.preset}: {steps} steps as research code writes them, in a process of their own")
+    observer.say(f"{config.preset}: {steps} steps as research code writes them, in processes of their own")
     return {"independent_ms": independent.ms, **measured_alone(config, device, steps)}

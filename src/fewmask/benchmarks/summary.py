@@ -32,6 +32,7 @@ def _step(result: Result) -> Iterator[tuple[str, str]]:
         if result["reference_busy_ms"] is not None:
             host = f"the host takes {result['launch_us']:.1f} µs to start the smallest kernel"
             yield "", f"the GPU works for {result['reference_busy_ms']:.1f} ms of it; {host}"
+            yield "", f"the fastest process of {', '.join(f'{each:.1f}' for each in result['reference_tries_ms'])} ms"
         independent = f"{result['independent_ms']:.1f} ms; research code takes {result['independent_ratio']:.2f} times"
         yield "independent pairs", independent
 
