@@ -26,7 +26,13 @@ from fewmask.training.stages import begin_stage
 ROOT = Path(__file__).parents[2]
 SIZE = (32, 48)
 CLASSES = ("ground", "left", "right")
-NETWORK = ("network.backbone=test_resnet", "network.width=16", "network.options={zero_init_last: false}")
+NETWORK = (  # all that a preset could change, so that runs by words and by `resolve` are the same
+    "network.backbone=test_resnet",
+    "network.head=deeplabv2",
+    "network.stride=8",
+    "network.width=16",
+    "network.options={zero_init_last: false}",
+)
 SMALL = (*NETWORK, "views.crop=32x48", "training.batch=4", "optimizer.lr=0.01", "optimizer.head_lr=0.02")
 NOISY = ("settings.dropout=0.5", "settings.stochastic_depth=0.8", "settings.threshold=0.34")
 
