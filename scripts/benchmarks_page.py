@@ -52,7 +52,7 @@ def _yardsticks(results: Sequence[Result]) -> str:
     text = "The research-style step, beside a plain script of the same method that was timed before this project began."
     head = ("preset", "precision and process", "ms", "that script, ms", "off by", "waits for")
     rows = [
-        [f"`{result['preset']}`", result["way"], *_against(result["ms"], result["expected_ms"]), result["bound"]]
+        [_preset(result), result["way"], *_against(result["ms"], result["expected_ms"]), result["bound"]]
         for result in results
     ]
     return f"{text} {_notes(results)}\n\n{_table(head, rows)}"
@@ -68,7 +68,7 @@ def _against(measured: float | Sequence[float], expected: float) -> list[str]:
 def _step(result: Result) -> list[str]:
     labeled, unlabeled = result["batch"]
     return [
-        f"`{result['preset']}`",
+        _preset(result),
         f"{labeled} + {unlabeled} of {_size(result['crop'])}, {result['precision']}",
         f"**{result['ms']:.1f}**",
         f"{result['images_per_second']:.0f}",
@@ -89,7 +89,7 @@ def _comparison(results: Sequence[Result]) -> str:
     head = ("preset", "research style, ms", "ours, ms", "ratio", "ours with independent pairs, ms", "ratio")
     rows = [
         [
-            f"`{result['preset']}`",
+            _preset(result),
             _reference(result),
             f"{result['ms']:.1f}",
             f"**{result['ratio']:.2f}**",
@@ -113,7 +113,7 @@ def _training(results: Sequence[Result]) -> str:
     head = ("preset", "training, ms per step", "bare step, ms", "more", "steps", "checkpoints", "all stages, hours")
     rows = [
         [
-            f"`{result['preset']}`",
+            _preset(result),
             f"**{result['ms']:.1f}**",
             f"{result['step_ms']:.1f}",
             f"{result['overhead']:+.1%}",
@@ -129,7 +129,7 @@ def _training(results: Sequence[Result]) -> str:
 def _predictions(results: Sequence[Result]) -> str:
     rows = [
         [
-            f"`{result['preset']}`",
+            _preset(result),
             f"{_size(result['size'])}, {result['mode']}, {result['precision']}",
             str(row["batch"]),
             f"{row['ms_per_image']:.2f}",
@@ -144,7 +144,7 @@ def _predictions(results: Sequence[Result]) -> str:
 def _data(results: Sequence[Result]) -> str:
     rows = [
         [
-            f"`{result['preset']}`",
+            _preset(result),
             _size(result["size"]),
             *(
                 f"{row['images_per_second']:.0f}/s, {row['megabytes_per_second']:.0f} MB/s"
@@ -202,7 +202,7 @@ def _captured(results: Sequence[Result]) -> str:
     head = ("preset", "deterministic", "ms", "from computed steps", "from the same once more")
     rows = [
         [
-            f"`{result['preset']}`, {result['precision']}",
+            f"{_preset(result)}, {result['precision']}",
             "yes" if result["deterministic"] else "no",
             f"{result['ms']:.2f}",
             ", ".join(f"{value:.2g}" for value in result["captured_from_computed"]),
@@ -217,7 +217,7 @@ def _forecasts(results: Sequence[Result]) -> str:
     head = ("run", "steps", "foreseen, s", "took, s", "off by", "foreseen peak, GiB", "peak, GiB", "off by")
     rows = [
         [
-            f"`{result['preset']}`",
+            _preset(result),
             f"{result['steps']:,}",
             f"{result['predicted_seconds']:.1f}",
             f"{result['seconds']:.1f}",
@@ -274,6 +274,12 @@ def _notes(results: Sequence[Result]) -> str:
 def _noted(results: Sequence[Result], table: str) -> str:
     """The table, and what was written beside its measurements below it."""
     return f"{table}\n\n{_notes(results)}".rstrip()
+
+
+def _preset(result: Result) -> str:
+    """Its name, and what it had then where it has been changed since."""
+    then = f" with `{result['settings_then']}`" if "settings_then" in result else ""
+    return f"`{result['preset']}`{then}"
 
 
 def _size(size: Sequence[int]) -> str:

@@ -58,7 +58,7 @@ def _camvid_table() -> str:
     rows = [(run["draw"], *(f"{run[key]:.1f}" for key in shown)) for run in camvid["runs"]]
     full = sorted(run["miou"] for run in json.loads(_CAMVID_TWINS.read_text())["runs"] if run["labels"] == 367)
     where = f"{camvid['date']}, {camvid['machine']}; one run per cell."
-    ceiling = f"`supervised` with all 367 labels: {_percent(full[0])} to {_percent(full[-1])}."
+    ceiling = f"All 367 labels, with the head `deeplabv2`: {_percent(full[0])} to {_percent(full[-1])}."
     return f"{_table(('draw of labels', *shown.values()), rows)}\n\n{where} {ceiling}"
 
 
@@ -82,6 +82,10 @@ def _section(content: dict[str, Any]) -> str:
     columns = list(content["runs"][0])
     rows = [[_cell(column, run[column]) for column in columns] for run in content["runs"]]
     head = f"## {content['title']}\n\n{content['date']}, {content['machine']}.\n\n```sh\n{content['command']}\n```\n"
+    if "settings_then" in content:  # the command stays as it was run
+        head += (
+            f"\nDefaults have changed since that day; to have its settings back, add `{content['settings_then']}`.\n"
+        )
     table = _table([column.replace("_", " ") for column in columns], rows)
     picture = f"![{content['title']}]({content['picture']})\n\n" if "picture" in content else ""
     return f"{head}\n{picture}{table}\n\n{content['note']}\n"
