@@ -88,7 +88,9 @@ class NetworkSettings(Section):
     )
     stride: Literal[4, 8, 16, 32] = Field(8, description="input pixels per feature, exactly")
     deep_stride: Literal[8, 16, 32] = Field(
-        16, description="input pixels per feature of the deepest layer, where the head refines it (deeplabv3plus)"
+        16,
+        description="input pixels per feature of the deepest layer, where the head refines it (deeplabv3plus); the "
+        "next coarser one that the network has, where it cannot be had",
     )
     width: PositiveInt = Field(256, description="channels of each head branch and of the pixel feature")
     pretrained: str = Field(

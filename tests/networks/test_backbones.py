@@ -63,11 +63,26 @@ def test_heads_that_refine_get_both_levels():
 
 def test_levels_that_cannot_be_had_apart_are_named():
     with pytest.raises(ConfigError) as caught:
-        create_backbone(settings(head="deeplabv3plus", stride=16, deep_stride=16), 3)
-    assert "no features at stride 16 beside coarser ones at 16" in caught.value.what
-    assert caught.value.fix == "two of 4, 8, 16, 32"
-    with pytest.raises(ConfigError, match=r"another network\.head"):
+        create_backbone(settings(head="deeplabv3plus", stride=32), 3)
+    assert caught.value.what == "resnet10t has no features at stride 32 beside coarser ones, which deeplabv3plus joins"
+    assert caught.value.fix == "4, 8, 16"
+    assert create_backbone(settings(head="deeplabv3plus", stride=16, deep_stride=16), 3).deep_stride == 32
+    with pytest.raises(ConfigError) as caught:
         create_backbone(vit_settings(head="deeplabv3plus", stride=4), 3)
+    assert caught.value.fix == "network.head=setr_naive network.stride=16"
+    assert create_backbone(vit_settings(head="setr_naive", stride=16), 3).deep_stride == 16
+
+
+def test_a_network_that_cannot_be_dilated_is_refined_from_its_own_stride():
+    backbone = create_backbone(
+        settings(
+            head="deeplabv3plus", stride=4, backbone="swin_tiny_patch4_window7_224", options={"depths": (1, 1, 1, 1)}
+        ),
+        3,
+    )
+    assert (backbone.stride, backbone.deep_stride, backbone.level_channels) == (4, 32, (768, 96))
+    deep, fine = backbone.eval()(images(1, 3, 72, 40))
+    assert (deep.shape, fine.shape) == ((1, 768, 3, 2), (1, 96, 18, 10))
 
 
 def test_a_pyramid_transformer_is_joined_at_the_asked_stride():

@@ -84,19 +84,20 @@ def create_backbone(settings: NetworkSettings, image_channels: int) -> Backbone:
     body = _body_with_stride(settings, image_channels, apart)
     if body is not None:
         return Backbone(body, settings, image_channels, apart=apart)
-    strides = available_strides(settings, image_channels)
-    if apart:
-        raise ConfigError(
-            f"{settings.backbone} gives no features at stride {settings.stride} beside coarser ones at "
-            f"{settings.deep_stride}, which {settings.head} joins",
-            where="network.stride, network.deep_stride",
-            fix=f"two of {', '.join(map(str, strides))}" if len(strides) > 1 else "another network.head",
-        )
-    raise ConfigError(
-        f"{settings.backbone} cannot give features at stride {settings.stride}",
-        where="network.stride",
-        fix=", ".join(map(str, strides)) if strides else f"another backbone; this one has none of {STRIDES}",
-    )
+    raise _no_stride(settings, available_strides(settings, image_channels), apart)
+
+
+def _no_stride(settings: NetworkSettings, strides: list[int], apart: bool) -> ConfigError:
+    """What the backbone can give instead; a plain vision transformer has one stride, and a head of its own."""
+    name, stride = settings.backbone, settings.stride
+    if not apart:
+        fix = ", ".join(map(str, strides)) if strides else f"another backbone; this one has none of {STRIDES}"
+        return ConfigError(f"{name} cannot give features at stride {stride}", where="network.stride", fix=fix)
+    what = f"{name} has no features at stride {stride} beside coarser ones, which {settings.head} joins"
+    if len(strides) > 1:
+        return ConfigError(what, where="network.stride", fix=", ".join(map(str, strides[:-1])))
+    alone = f"network.head=setr_naive network.stride={strides[-1]}" if strides else "another backbone"
+    return ConfigError(what, where="network.backbone, network.head", fix=alone)
 
 
 def available_strides(settings: NetworkSettings, image_channels: int = 3) -> list[int]:
@@ -114,8 +115,7 @@ def _body_with_stride(settings: NetworkSettings, image_channels: int, apart: boo
     """The first way to build it that has the asked stride; where levels stay apart, as the finer of two."""
     stride = settings.stride
     for body in bodies(settings, image_channels, settings.deep_stride if apart else stride):
-        deepest, fine = body.levels[-1].stride, _fine_level(body, stride)
-        if (fine is not None and deepest == settings.deep_stride) if apart else (fine is not None or deepest == stride):
+        if _fine_level(body, stride) is not None or (not apart and body.levels[-1].stride == stride):
             return body
     return None
 
