@@ -20,11 +20,19 @@ from fewmask.views.mixing import box_mask, partners
 
 CLASSES = 4
 NETWORK = NetworkSettings(backbone="test_resnet", width=16, stride=8, options={"zero_init_last": False})
+SETR = NetworkSettings(
+    backbone="vit_tiny_patch16_224",
+    head="setr_naive",
+    width=16,
+    stride=16,
+    auxiliary_weight=0.4,
+    options={"embed_dim": 24, "depth": 4, "num_heads": 2, "img_size": 64},
+)
 
 
-def make_method(name: str, **settings: object) -> Method:
+def make_method(name: str, network: NetworkSettings = NETWORK, **settings: object) -> Method:
     def build(learner: str):
-        return build_network(NETWORK, num_classes=CLASSES, seed=len(learner))
+        return build_network(network, num_classes=CLASSES, seed=len(learner))
 
     return create_method(name, settings, build, LabeledLoss(LossSettings())).train()
 
@@ -56,7 +64,9 @@ def make_progress(step: int = 0, steps: int = 10, seed: int = 0) -> Progress:
     return Progress(position, torch.tensor(step / steps), Randomness(seed, position))
 
 
-def make_batch(seed: int = 0, size: tuple[int, int] = (32, 48), count: int = 4, mixing: bool = True) -> Batch:
+def make_batch(
+    seed: int = 0, size: tuple[int, int] = (32, 48), count: int = 4, mixing: bool = True, stride: int = 8
+) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     position = torch.arange(count)
     weak = torch.rand(count, 3, *size, generator=generator)
@@ -77,5 +87,7 @@ def make_batch(seed: int = 0, size: tuple[int, int] = (32, 48), count: int = 4, 
         partner=partners(count, position.device),
         weak_index=position,
         weak_position=position,
-        stored={P0: torch.randn(count, CLASSES, size[0] // 8, size[1] // 8, generator=generator).log_softmax(1)},
+        stored={
+            P0: torch.randn(count, CLASSES, size[0] // stride, size[1] // stride, generator=generator).log_softmax(1)
+        },
     )

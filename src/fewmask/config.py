@@ -93,6 +93,12 @@ class NetworkSettings(Section):
         "next coarser one that the network has, where it cannot be had",
     )
     width: PositiveInt = Field(256, description="channels of each head branch and of the pixel feature")
+    auxiliary_weight: float = Field(
+        0.0,
+        ge=0,
+        description="setr_naive: weight of the labeled loss of each auxiliary head, after 1/4, 1/2 and 3/4 of the "
+        "layers, in training only (SETR: 0.4); 0: no such heads",
+    )
     pretrained: str = Field(
         "none", description="none, hub (timm download), coco-voc-classes (torchvision) or a weight file"
     )

@@ -21,6 +21,7 @@ _DIAGNOSTICS = {  # the ones worth a word, best first
     "rectification/flipped": "flipped",
 }
 _DETAILS = ("pseudo", "coupling", "rectification", "prototypes", "prior_share", "lr")  # first parts of other names
+_SMALL_PRINT = ("gradient", "auxiliary")  # anywhere in a name
 _BAR_WIDTH = 20
 _BESIDE_BAR = 28  # columns of the step count, the remaining time and the gaps
 _ANY_WIDTH = 1000  # lines in a file are never cut or folded
@@ -114,7 +115,7 @@ class ConsoleObserver(Observer):
 def _words(values: Mapping[str, float]) -> list[str]:
     """The few numbers beside the bar, with their names."""
     diagnostics = [key for key in _DIAGNOSTICS if key in values][: _MOST_WORDS - 1]
-    plain = [key for key in values if not key.startswith(_DETAILS) and "gradient" not in key]
+    plain = [key for key in values if not key.startswith(_DETAILS) and not any(word in key for word in _SMALL_PRINT)]
     plain.sort(key=lambda key: not key.startswith("loss/"))
     shown = {key: key.rpartition("/")[2] for key in plain[: _MOST_WORDS - len(diagnostics)]}
     shown |= {key: _DIAGNOSTICS[key] for key in diagnostics}

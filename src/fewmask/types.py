@@ -7,7 +7,7 @@ IGNORE where nothing is known, padding included.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -19,11 +19,38 @@ from fewmask.randomness import Noise, Randomness
 IGNORE = 255
 
 
+class Scores(NamedTuple):
+    """What losses read of a prediction: the class scores, and those of auxiliary heads where there are any."""
+
+    logits: Tensor  # [N, K, h, w]
+    auxiliary: tuple[Tensor, ...] = ()  # [N, K, h, w] each, of earlier layers
+    auxiliary_weight: float = 0.0  # of the loss of each of them
+
+    def split(self, counts: Sequence[int]) -> list[Scores]:
+        """Those of the first images, of the next, and so on."""
+        parts = [each.split([*counts]) for each in (self.logits, *self.auxiliary)]
+        return [Scores(logits, tuple(earlier), self.auxiliary_weight) for logits, *earlier in zip(*parts, strict=True)]
+
+
 class Prediction(NamedTuple):
     """What a network returns, always float32."""
 
     logits: Tensor  # [N, K, h, w]
     features: Tensor  # [N, D, h, w], the pixel features that the classifier reads
+    auxiliary: tuple[Tensor, ...] = ()  # [N, K, h, w] each, of earlier layers; in passes that train and only there
+    auxiliary_weight: float = 0.0
+
+    @property
+    def scores(self) -> Scores:
+        """Without the features: a method that holds on to these until its update has their memory in the way."""
+        return Scores(self.logits, self.auxiliary, self.auxiliary_weight)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Prediction], join: Callable[[list[Tensor]], Tensor]) -> Prediction:
+        """One prediction about the images of all parts, each of its tensors joined from theirs."""
+        logits, features = join([each.logits for each in parts]), join([each.features for each in parts])
+        auxiliary = tuple(join([*layer]) for layer in zip(*(each.auxiliary for each in parts), strict=True))
+        return cls(logits, features, auxiliary, parts[0].auxiliary_weight)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fewmask.benchmarks.reference import plain_optimizer
+from fewmask.benchmarks.reference import plain_optimizer, require_comparable
 from fewmask.benchmarks.reference_step import Learner, ReferenceStep
 from fewmask.config import OptimizerSettings
+from fewmask.errors import ConfigError
 from fewmask.methods.rml import P0, RobustMutualLearning
+from fewmask.settings import resolve
 from fewmask.types import Batch, Update
 from tests.miniature import CLASSES, make_batch, make_engine, make_method, make_progress, requests
 
@@ -94,3 +96,9 @@ def test_labeled_images_join_the_prototypes_only_every_few_steps():
     assert torch.equal(
         often.learners[0].student.head.classifier.weight, seldom.learners[0].student.head.classifier.weight
     )
+
+
+def test_what_the_reference_does_not_have_is_not_compared():
+    require_comparable(resolve(words=["settings.photometric=true", "settings.cutmix=true"]))
+    with pytest.raises(ConfigError, match="no auxiliary heads"):
+        require_comparable(resolve(words=["network.head=setr_naive", "network.auxiliary_weight=0.4"]))

@@ -107,7 +107,8 @@ def test_in_a_file_there_are_only_plain_lines(
 def test_three_numbers_are_shown_and_diagnostics_stay(
     capsys: pytest.CaptureFixture[str], more: dict[str, float], words: str
 ) -> None:
-    losses = {"loss/labeled": 0.5, "loss/unlabeled": 0.25, "student_1/gradient_norm": 3.0, "trusted": 0.9, "lr": 0.01}
+    losses = {"loss/labeled": 0.5, "loss/labeled_auxiliary_1": 0.7, "loss/unlabeled": 0.25}
+    losses |= {"student_1/gradient_norm": 3.0, "trusted": 0.9, "lr": 0.01}
     with ConsoleObserver() as observer:
         observer.metrics(10, 20, {**losses, "loss/labeled": 1.0, **more})
         observer.metrics(20, 20, losses)  # a line without diagnostics

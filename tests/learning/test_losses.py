@@ -16,7 +16,7 @@ from fewmask.learning.losses import (
     hard_cross_entropy,
     inverse_frequency_weights,
 )
-from fewmask.types import IGNORE, Loss
+from fewmask.types import IGNORE, Loss, Scores
 
 
 def example(seed: int = 0, size: tuple[int, int] = (5, 6), classes: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
@@ -130,10 +130,42 @@ def test_perfect_prediction_has_no_dice_loss():
 
 def test_labeled_loss_adds_dice_with_its_weight():
     logits, label = example()
-    combined = LabeledLoss(LossSettings(kind="dice", dice_weight=0.5))(logits, label)
+    combined = LabeledLoss(LossSettings(kind="dice", dice_weight=0.5))(Scores(logits), label)
     expected = cross_entropy(logits, label).value() + 0.5 * dice(logits, label).value()
     assert combined.value().item() == pytest.approx(expected.item())
     assert [term.name for term in combined.terms] == ["labeled", "labeled_dice"]
+
+
+def test_auxiliary_scores_add_their_weight_of_the_same_loss():
+    """Two pixels by hand: p of the label is 3/4 and 1/2; in one earlier layer 1/4 and 1/2, in the other 1/2 twice."""
+    label = torch.tensor([[[1, 0]]])
+    main, one, other = (torch.tensor([[[[0.0, 0.0]], [[odds, 0.0]]]]) for odds in (math.log(3), -math.log(3), 0.0))
+    loss = LabeledLoss(LossSettings())(Scores(main, (one, other), 0.4), label)
+    by_hand = [(math.log(4 / 3) + math.log(2)) / 2, (math.log(4) + math.log(2)) / 2, math.log(2)]
+    assert [term.name for term in loss.terms] == ["labeled", "labeled_auxiliary_1", "labeled_auxiliary_2"]
+    assert [term.weight for term in loss.terms] == [1.0, 0.4, 0.4]
+    assert [(term.total / term.count).item() for term in loss.terms] == pytest.approx(by_hand)
+    assert loss.value().item() == pytest.approx(by_hand[0] + 0.4 * by_hand[1] + 0.4 * by_hand[2])
+
+
+@pytest.mark.parametrize("kind", ["cross_entropy", "ohem", "dice"])
+def test_auxiliary_scores_have_the_loss_that_the_settings_ask_for(kind: str):
+    (logits, label), (earlier, _) = example(), example(5)
+    weights = torch.tensor([1.0, 0.2, 3.0, 0.5], dtype=torch.float64)
+    labeled_loss = LabeledLoss(LossSettings(kind=kind, dice_weight=0.5), weights)
+    together = labeled_loss(Scores(logits, (earlier,), 0.4), label).value()
+    alone = [labeled_loss(Scores(each), label).value() for each in (logits, earlier)]
+    assert together.item() == pytest.approx((alone[0] + 0.4 * alone[1]).item(), abs=1e-12)
+
+
+def test_scores_are_split_along_the_batch():
+    logits, earlier = (torch.arange(12.0).reshape(6, 2, 1, 1) + start for start in (0, 100))
+    first, second, third = Scores(logits, (earlier, -earlier), 0.4).split([1, 2, 3])
+    for part, rows in ((first, slice(0, 1)), (second, slice(1, 3)), (third, slice(3, 6))):
+        assert torch.equal(part.logits, logits[rows])
+        assert [each.tolist() for each in part.auxiliary] == [earlier[rows].tolist(), (-earlier)[rows].tolist()]
+        assert part.auxiliary_weight == 0.4
+    assert [part.auxiliary for part in Scores(logits).split([2, 4])] == [(), ()]
 
 
 def test_inverse_frequency_by_hand():

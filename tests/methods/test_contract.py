@@ -9,9 +9,10 @@ from torch._subclasses import FakeTensorMode
 from fewmask.methods.table import METHODS, describe_methods
 from fewmask.randomness import Randomness
 from fewmask.types import IGNORE, Batch, Measure, Progress, Update
-from tests.miniature import CLASSES, make_batch, make_engine, make_method, make_progress, requests
+from tests.miniature import CLASSES, SETR, make_batch, make_engine, make_method, make_progress, requests
 
 SEMI_SUPERVISED = [name for name in METHODS if name != "supervised"]
+CAPTURABLE = [name for name, kind in METHODS.items() if kind.capturable]
 
 
 def updates(method, batch, progress):
@@ -42,8 +43,16 @@ def test_measures_carry_no_graph(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_trained_parameter_gets_a_gradient_and_no_other(name):
-    method = make_method(name)
-    updates(method, make_batch(), make_progress())
+    check_gradients(make_method(name), make_batch())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_so_does_every_parameter_of_auxiliary_heads(name):
+    check_gradients(make_method(name, SETR), make_batch(stride=16))
+
+
+def check_gradients(method, batch):
+    updates(method, batch, make_progress())
     trained = {id(parameter) for network in method.trained().values() for parameter in network.parameters()}
     for key, parameter in method.named_parameters():
         if id(parameter) in trained:
@@ -96,11 +105,19 @@ def test_a_step_is_a_pure_function_of_state_batch_and_step(name):
     assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
 
 
-@pytest.mark.parametrize("name", [name for name, kind in METHODS.items() if kind.capturable])
+@pytest.mark.parametrize("name", CAPTURABLE)
 def test_the_step_never_asks_the_host(name):
+    run_without_values(make_method(name, dropout=0.5, stochastic_depth=0.8), make_batch())
+
+
+@pytest.mark.parametrize("name", CAPTURABLE)
+def test_nor_does_a_step_with_auxiliary_heads(name):
+    run_without_values(make_method(name, SETR, dropout=0.5, stochastic_depth=0.8), make_batch(stride=16))
+
+
+def run_without_values(method, batch):
     """Under fake tensors any .item(), nonzero or branch on a value raises."""
-    method = make_method(name, dropout=0.5, stochastic_depth=0.8)
-    batch, progress = make_batch(), make_progress()
+    progress = make_progress()
     with FakeTensorMode() as mode:
         make_fake(method, mode)
         fields = {key: fake_of(getattr(batch, key), mode) for key in batch.__dataclass_fields__}

@@ -11,7 +11,7 @@ import torch
 from fewmask.learning.statistics import move_statistics, watched_inputs
 from fewmask.networks.compilation import as_written, compile_blocks, compile_problem
 from fewmask.networks.model_noise import ResidualGate
-from tests.networks.small import images, network, noise
+from tests.networks.small import TINY_VIT, images, network, noise
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -35,6 +35,17 @@ def test_every_gated_block_and_the_head_are_compiled_and_keep_their_names():
     assert len(owners) == net.backbone.residual_blocks == 4
     assert all(module._compiled_call_impl is not None for module in (*owners, net.head.embedding))
     assert list(net.state_dict()) == names
+
+
+def test_auxiliary_heads_are_compiled_with_the_head_and_give_the_same():
+    vit = {"backbone": "vit_tiny_patch16_224", "head": "setr_naive", "stride": 16, "options": TINY_VIT}
+    plain = network(**vit, auxiliary_weight=0.4).train()
+    compiled = copy.deepcopy(plain)
+    compile_blocks(compiled, backend="aot_eager")
+    assert all(head.embedding._compiled_call_impl is not None for head in (compiled.head, *compiled.auxiliary))
+    answers = [net(images(2, 3, 64, 64), noise([0, 1], survival=0.5)) for net in (plain, compiled)]
+    for one, other in zip(*(answer.auxiliary for answer in answers), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_another_step_does_not_compile_again():

@@ -20,6 +20,7 @@ from tests.networks.small import NARROW, TINY_VIT, images, network, noise
 
 VIT = {"backbone": "vit_tiny_patch16_224", "head": "setr_naive", "stride": 16, "options": TINY_VIT}
 MOBILE = {"backbone": "mobilenetv2_050", "stride": 16, "options": {}}  # timm's BatchNormAct2d
+AUXILIARY = VIT | {"auxiliary_weight": 0.4}
 EXACT = torch.float64
 RATES = {"dropout": 0.5, "survival": 0.5}
 
@@ -29,11 +30,13 @@ def learn(net: SegmentationNetwork, step: int = 0, count: int = 3) -> dict[str, 
     net.zero_grad()
     dtype = next(net.parameters()).dtype
     answer = net(images(count, 3, 64, 64, seed=step, dtype=dtype), noise(list(range(count)), step=step, **RATES))
-    # As uneven weights as those of a loss, and both outputs in use
+    # As uneven weights as those of a loss, and all outputs in use
     weight = images(*answer.logits.shape, seed=50 + step, dtype=dtype)
     total = (answer.logits.square() * weight).sum() + 0.1 * (answer.features.square() * weight[:, :1]).mean()
+    total = total + sum((each.square() * weight).sum() for each in answer.auxiliary)
     total.backward(inputs=list(net.parameters()))
     found = {"logits": answer.logits.detach(), "features": answer.features.detach()}
+    found |= {f"auxiliary.{place}": each.detach() for place, each in enumerate(answer.auxiliary)}
     found |= {f"{name}.grad": value.grad for name, value in net.named_parameters()}
     return found | {name: value.clone() for name, value in net.named_buffers()}
 
@@ -44,7 +47,11 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, EXACT])
-@pytest.mark.parametrize("changes", [{}, MOBILE, VIT, {"frozen_norm": True}], ids=["resnet", "mobile", "vit", "frozen"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, MOBILE, VIT, AUXILIARY, {"frozen_norm": True}],
+    ids=["resnet", "mobile", "vit", "auxiliary", "frozen"],
+)
 def test_recomputed_blocks_change_no_bit(changes, dtype):
     """Answers, gradients, running statistics and counters over three steps, with dropout and stochastic depth."""
     plain = network(**changes).to(dtype).train()
@@ -69,6 +76,13 @@ def test_blocks_compute_twice_where_gradients_are_wanted_and_once_elsewhere():
     with torch.no_grad():
         net(images(2, 3, 64, 64))
     assert len(calls) == len(blocks)
+
+
+def test_auxiliary_heads_are_recomputed_as_well():
+    net = network(**AUXILIARY)
+    assert recomputed_modules(net)[-3:] == [head.embedding for head in (net.head, *net.auxiliary)]
+    split_passes(net.train(), 2)
+    assert net(images(3, 3, 64, 64)).auxiliary_weight == 0.4
 
 
 def test_blocks_without_a_shortcut_are_recomputed_as_well():
@@ -115,7 +129,11 @@ def test_compiled_blocks_compute_again_with_the_code_they_have():
 
 
 @pytest.mark.parametrize(("parts", "blocks"), [(2, False), (3, True), (9, False)])
-@pytest.mark.parametrize("changes", [{"frozen_norm": True}, VIT | {"head": "deeplabv2"}], ids=["frozen", "none"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"frozen_norm": True}, VIT | {"head": "deeplabv2"}, AUXILIARY | {"frozen_norm": True}],
+    ids=["frozen", "none", "auxiliary"],
+)
 def test_parts_give_the_pass_of_the_whole_batch(changes, blocks, parts):
     """Five images in two, three or (nine asked for) five parts; BatchNorm is frozen or there is none."""
     whole = network(**changes).to(EXACT).train()

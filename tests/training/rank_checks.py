@@ -26,6 +26,7 @@ PAIR = (
     "{embed_dim: 24, depth: 3, num_heads: 2, img_size: 64}}",
     "learners.student_2.optimizer={name: adamw, lr: 0.002, schedule: cosine, clip: 1.0}",
 )
+WEIGHT = "learners.student_2.network.auxiliary_weight=0.4"
 # AdamW divides by the root of tiny squares, which enlarges rounding (most in pos_embed) to the scale of its rate
 SLOW = "learners.student_2.optimizer.lr=0.0002"
 NOISE = ("settings.dropout=0.5", "settings.stochastic_depth=0.8")
@@ -33,7 +34,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "ohem": (*EXACT, *NOISE, "loss.kind=ohem", "loss.ohem_threshold=0.35", "settings.photometric=true"),
     "dice": (*EXACT, *NOISE, "loss.kind=dice", "optimizer.name=adamw", "optimizer.lr=1e-3"),
     "weighted": (*EXACT, *NOISE, "loss.class_weights=inverse_frequency", "views.class_crops=0.5"),
-    "pair": (*EXACT, *PAIR, SLOW, "settings.buffers=weak"),  # prototypes of two widths, statistics of weak images
+    # Prototypes of two widths, statistics of weak images, auxiliary heads
+    "pair": (*EXACT, *PAIR, SLOW, WEIGHT, "settings.buffers=weak"),
     "parts": (*EXACT, *NOISE, "network.frozen_norm=true", "training.accumulate=2"),
 }
 AGAIN = {"pair again": (*CASES["pair"], "training.checkpointing=true")}  # collectives within the backward pass

@@ -215,6 +215,8 @@ def test_what_a_learner_says_wins_over_the_run_and_another_kind_starts_from_the_
          "learners.student_2.network", "4, 8, 16 or 32"),
         ("rml", "learners.student_2.network.backbone=vit_tiny_patch16_224", "cannot give features at stride 8",
          "network.stride of student_2", "16"),
+        ("rml", "learners.student_2.network.auxiliary_weight=0.4", "auxiliary heads belong to setr_naive",
+         "network.auxiliary_weight of student_2", "0, or network.head=setr_naive"),
         ("rml", "learners=3", "learners cannot be 3", "settings", "a valid dictionary"),
     ],
 )  # fmt: skip

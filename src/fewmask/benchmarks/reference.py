@@ -48,6 +48,9 @@ def require_comparable(config: Config) -> None:
             where="--reference",
             fix="photometric=true cutmix=true training.precision=fp32, or no --reference",
         )
+    if config.network.auxiliary_weight > 0:
+        what = "the reference step has no auxiliary heads"
+        raise ConfigError(what, where="--reference", fix="network.auxiliary_weight=0, or no --reference")
 
 
 def with_independent_pairs(config: Config) -> Config:

@@ -24,7 +24,7 @@ def bounded_forward(pixels: int) -> Forward:
             whole: Prediction = network(images)
             return whole
         parts = [predict_cells(network, image, tile=math.isqrt(pixels)) for image in images]
-        return Prediction(*(torch.stack(each) for each in zip(*parts, strict=True)))
+        return Prediction.joined(parts, torch.stack)
 
     return forward
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from fewmask.alignment import pitch
 from fewmask.config import LossSettings
-from fewmask.types import IGNORE, Loss
+from fewmask.types import IGNORE, Loss, Scores
 
 
 def upsample(maps: Tensor, size: tuple[int, int], shown: tuple[int, int] | None = None) -> Tensor:
@@ -101,7 +101,11 @@ def dice(logits: Tensor, label: Tensor) -> Loss:
 
 
 class LabeledLoss(nn.Module):
-    """The loss on labeled images that the settings ask for."""
+    """The loss on labeled images that the settings ask for.
+
+    Auxiliary heads, where a network has some, learn here and nowhere else: from the same labels by the same loss, each
+    with its weight and under a name of its own.
+    """
 
     class_weights: Tensor | None
 
@@ -110,16 +114,22 @@ class LabeledLoss(nn.Module):
         self.settings = settings
         self.register_buffer("class_weights", class_weights, persistent=False)
 
-    def forward(self, logits: Tensor, label: Tensor) -> Loss:
+    def forward(self, scores: Scores, label: Tensor) -> Loss:
+        loss = self._loss(scores.logits, label)
+        for number, logits in enumerate(scores.auxiliary, start=1):
+            loss = loss + scores.auxiliary_weight * self._loss(logits, label, f"_auxiliary_{number}")
+        return loss
+
+    def _loss(self, logits: Tensor, label: Tensor, suffix: str = "") -> Loss:
         if self.settings.kind == "ohem":
             loss = hard_cross_entropy(
                 logits, label, threshold=self.settings.ohem_threshold, keep=self.settings.ohem_keep
             )
         else:
             loss = cross_entropy(logits, label, class_weights=self.class_weights)
-        loss = loss.named("labeled")
+        loss = loss.named(f"labeled{suffix}")
         if self.settings.kind == "dice":
-            loss = loss + self.settings.dice_weight * dice(logits, label).named("labeled_dice")
+            loss = loss + self.settings.dice_weight * dice(logits, label).named(f"labeled_dice{suffix}")
         return loss
 
 

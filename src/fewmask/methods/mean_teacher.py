@@ -77,11 +77,11 @@ class MeanTeacher(Method):
         trusted = (confidence >= settings.threshold).to(mixed.dtype)  # [U, H, W]
 
         noise = self.noise(progress, "student_1", batch.image_position, batch.weak_position)
-        logits = self.student_1(torch.cat([batch.image, mixed]), noise).logits  # [B + U, K, h, w]
-        labeled, unlabeled = logits.split([len(batch.image), len(mixed)])
+        scores = self.student_1(torch.cat([batch.image, mixed]), noise).scores  # [B + U, K, h, w]
+        labeled, unlabeled = scores.split([len(batch.image), len(mixed)])
         weight = settings.unlabeled_weight * ramped(progress.fraction, settings.ramp)
         loss = self.labeled_loss(labeled, batch.label)
-        loss = loss + weight * cross_entropy(unlabeled, target, pixel_weight=trusted).named("unlabeled")
+        loss = loss + weight * cross_entropy(unlabeled.logits, target, pixel_weight=trusted).named("unlabeled")
         yield Update("student_1", loss)
 
         decay = warmed_decay(settings.decay, progress.step) if settings.warmup else settings.decay

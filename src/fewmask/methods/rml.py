@@ -129,10 +129,10 @@ class RobustMutualLearning(LearnerPair):
             strong = batch.strong[learner] if self.settings.photometric else batch.weak
             mixed = paste(strong, batch.partner, batch.box)  # x_u <- m * x_u1 + (1 - m) * x_u2
             noise = self.noise(progress, name, batch.image_position, batch.weak_position[: len(mixed)])
-            logits = student(torch.cat([batch.image, mixed]), noise).logits  # [B + M, K, h, w]
-            labeled, unlabeled = logits.split([len(batch.image), len(mixed)])
+            scores = student(torch.cat([batch.image, mixed]), noise).scores  # [B + M, K, h, w]
+            labeled, unlabeled = scores.split([len(batch.image), len(mixed)])
             loss = self.labeled_loss(labeled, batch.label)  # Eq. 1
-            yield Update(name, loss + self._mutual_loss(unlabeled, self._teaching(learner, targets), counted))
+            yield Update(name, loss + self._mutual_loss(unlabeled.logits, self._teaching(learner, targets), counted))
 
         for learner, each in enumerate(denoised):
             yield Lane(learner)
@@ -159,7 +159,7 @@ class RobustMutualLearning(LearnerPair):
         own = prediction_label(everything.logits, valid)
         sums = class_sums(everything.features, own, everything.logits.shape[1])  # [U + J, K, D + 1]
         sums = sums.sum(0) if self.settings.prototype_mean == "pixels" else image_means(sums, fewest=1)
-        prediction = Prediction(*(each[:unlabeled] for each in everything))
+        prediction = Prediction(everything.logits[:unlabeled], everything.features[:unlabeled])
         answer = self._rectified(learner, prediction, batch.stored.get(self._p0[learner]))
         label = hard_label(answer, batch.valid, self.settings.threshold)
         measured = self.teachers[learner](batch.weak) if self.settings.coupling == "direct" else prediction

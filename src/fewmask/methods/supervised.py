@@ -37,5 +37,5 @@ class Supervised(Method):
 
     def step(self, batch: Batch, progress: Progress) -> Step:
         noise = self.noise(progress, "student_1", batch.image_position)
-        logits = self.student_1(batch.image, noise).logits  # [B, K, h, w]
-        yield Update("student_1", self.labeled_loss(logits, batch.label))  # Eq. 1
+        scores = self.student_1(batch.image, noise).scores  # [B, K, h, w]
+        yield Update("student_1", self.labeled_loss(scores, batch.label))  # Eq. 1

@@ -7,6 +7,7 @@ features at the asked stride. A head that refines coarse features with fine ones
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from fewmask.config import NetworkSettings
 from fewmask.errors import ConfigError
 from fewmask.networks.model_noise import DepthRule, PassNoise, ResidualGate, install_gates, settle_gates
-from fewmask.networks.timm_bodies import Body, bodies, feature_maps
+from fewmask.networks.timm_bodies import Body, bodies, feature_maps, layer_maps
 from fewmask.randomness import Noise
 
 STRIDES = (4, 8, 16, 32)
@@ -34,6 +35,7 @@ class Backbone(nn.Module):
         self.only_size = body.only_size
         self.image_channels = image_channels
         self.stride = stride
+        self.depth = body.depth  # layers of a plain transformer; 0 for other networks
         self.deep_stride = int(body.levels[-1].stride)
         self.fine = _fine_level(body, stride)  # the level that the deepest one is joined with, if any
         self.apart = apart  # hand both levels over as they are
@@ -51,8 +53,11 @@ class Backbone(nn.Module):
         config: Any = self.body.pretrained_cfg
         return dict(config)
 
-    def forward(self, images: Tensor, noise: Noise | None = None) -> tuple[Tensor, ...]:
-        """Normalized images [N, C, H, W] to features [N, D, h, w], h = H / stride rounded up; apart, the deep first."""
+    def forward(self, images: Tensor, noise: Noise | None = None, after: Sequence[int] = ()) -> tuple[Tensor, ...]:
+        """Normalized images [N, C, H, W] to features [N, D, h, w], h = H / stride rounded up; apart, the deep first.
+
+        A plain transformer may be asked for the maps after some of its layers, too, which follow that of the last one.
+        """
         if self.only_size is not None and tuple(images.shape[2:]) != self.only_size:
             raise ConfigError(
                 f"{self.name} takes images of {self.only_size} only, not {tuple(images.shape[2:])}",
@@ -60,6 +65,9 @@ class Backbone(nn.Module):
                 fix="that size for crops and tiles, or another backbone",
             )
         with self.noise.set_to(noise):
+            if after:
+                *earlier, last = layer_maps(self.body, images, (*after, self.depth))
+                return last, *earlier
             maps = feature_maps(self.body, images)
         if self.fine is None:
             return (maps[-1],)

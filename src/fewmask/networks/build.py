@@ -13,9 +13,9 @@ from fewmask.errors import ConfigError
 from fewmask.networks.backbones import Backbone, create_backbone
 from fewmask.networks.deeplab import deeplabv2, summed
 from fewmask.networks.deeplab_plus import deeplabv3plus
-from fewmask.networks.heads import Head
+from fewmask.networks.heads import AuxiliaryHeads, Head
 from fewmask.networks.segmentation import SegmentationNetwork
-from fewmask.networks.setr import setr_naive
+from fewmask.networks.setr import setr_auxiliary, setr_naive
 from fewmask.networks.weights import load_pretrained
 
 
@@ -27,6 +27,8 @@ def build_network(
         backbone = create_backbone(settings, channels)
     with seeded(seed + 1):  # the head starts the same whatever the backbone drew
         head = _head(settings, backbone, num_classes)
+    with seeded(seed + 2):  # and both whether or not there are more
+        auxiliary = _auxiliary(settings, backbone, num_classes)
     mean = _per_channel(settings.mean, backbone.timm_config["mean"], channels, "network.mean")
     std = _per_channel(settings.std, backbone.timm_config["std"], channels, "network.std")
     network = SegmentationNetwork(
@@ -37,6 +39,7 @@ def build_network(
         std=std,
         dropout=settings.dropout_kind,
         frozen_norm=settings.frozen_norm,
+        auxiliary=auxiliary,
     )
     with seeded(seed):  # timm builds the model once more to fill it
         network.weights = load_pretrained(network, settings)
@@ -70,7 +73,7 @@ def network_report(network: SegmentationNetwork, settings: NetworkSettings) -> N
         stride=network.stride,
         feature_channels=network.feature_channels,
         residual_blocks=backbone.residual_blocks,
-        notes=(*_backbone_notes(backbone), network.weights.text(), *_norm_notes(network)),
+        notes=(*_backbone_notes(backbone), network.weights.text(), *_norm_notes(network), *_auxiliary_notes(network)),
     )
 
 
@@ -87,6 +90,13 @@ def _norm_notes(network: SegmentationNetwork) -> Iterator[str]:
         yield f"{len(list(network.batch_norms()))} BatchNorm layers keep their statistics"
 
 
+def _auxiliary_notes(network: SegmentationNetwork) -> Iterator[str]:
+    heads = network.auxiliary
+    if heads:
+        layers = f"layers {', '.join(map(str, heads.layers))} of {network.backbone.depth}"
+        yield f"auxiliary heads after {layers}, each with weight {heads.weight:g}, in training only"
+
+
 def _head(settings: NetworkSettings, backbone: Backbone, num_classes: int) -> Head:
     channels = backbone.channels
     if settings.head == "deeplabv3plus":
@@ -98,6 +108,19 @@ def _head(settings: NetworkSettings, backbone: Backbone, num_classes: int) -> He
         return setr_naive(channels, num_classes, width=settings.width)
     branches = {"sum4": 4, "sum2": 2}[settings.head]
     return summed(channels, num_classes, stride=settings.stride, branches=branches)
+
+
+def _auxiliary(settings: NetworkSettings, backbone: Backbone, num_classes: int) -> AuxiliaryHeads:
+    weight, where = settings.auxiliary_weight, "network.auxiliary_weight"
+    if weight == 0:
+        return AuxiliaryHeads()
+    if settings.head != "setr_naive":
+        what = f"auxiliary heads belong to setr_naive, and the head is {settings.head}"
+        raise ConfigError(what, where=where, fix="0, or network.head=setr_naive")
+    if backbone.depth < 2:
+        what = f"{backbone.name} has no earlier layers of the last one's form, which auxiliary heads would read"
+        raise ConfigError(what, where=where, fix="0, or a plain vision transformer such as vit_base_patch16_384")
+    return setr_auxiliary(backbone.channels, num_classes, width=settings.width, depth=backbone.depth, weight=weight)
 
 
 def _per_channel(

@@ -23,7 +23,7 @@ def compile_blocks(network: SegmentationNetwork, backend: str = "inductor") -> N
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_VARIANTS)
     options = _OPTIONS if backend == "inductor" else None
     network.compiled = True
-    for module in (*gated_blocks(network), network.head.embedding):
+    for module in (*gated_blocks(network), *network.embeddings()):
         module.compile(dynamic=False, backend=backend, options=options)
 
 

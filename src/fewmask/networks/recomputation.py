@@ -27,7 +27,7 @@ Cut = Callable[[Tensor, int], Sequence[Tensor]]
 
 
 def recompute_blocks(network: SegmentationNetwork) -> None:
-    """Residual blocks and the head's embedding keep their inputs; the backward pass computes the rest again."""
+    """Residual blocks and the heads' embeddings keep their inputs; the backward pass computes the rest again."""
     for module in recomputed_modules(network):
         module._compiled_call_impl = partial(_recomputed, module, _call_of(module))
 
@@ -36,7 +36,7 @@ def recomputed_modules(network: SegmentationNetwork) -> list[nn.Module]:
     """Blocks of every class that has a gate somewhere: those without a shortcut have lost theirs."""
     kinds = {type(block) for block in gated_blocks(network)}
     blocks = [module for module in network.modules() if type(module) in kinds]
-    return blocks if isinstance(network.head.embedding, nn.Identity) else [*blocks, network.head.embedding]
+    return [*blocks, *(each for each in network.embeddings() if not isinstance(each, nn.Identity))]
 
 
 def split_passes(network: SegmentationNetwork, parts: int) -> None:
@@ -64,7 +64,7 @@ def _in_parts(
     for each in zip(cut(images, parts), _noise_parts(noise, cut, parts), strict=True):
         answers.append(_recomputed(network, call, *each))
         torch.clear_autocast_cache()  # each part casts the weights itself, so gradients are added up in float32
-    return Prediction(*(join(each) for each in zip(*answers, strict=True)))
+    return Prediction.joined(answers, join)
 
 
 def _in_order(rows: Tensor, parts: int) -> Sequence[Tensor]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Literal, Protocol
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from fewmask.errors import ConfigError
 from fewmask.networks.backbones import Backbone
 from fewmask.networks.compilation import as_written
-from fewmask.networks.heads import Head
+from fewmask.networks.heads import AuxiliaryHeads, Head
 from fewmask.networks.model_noise import dropped_out
 from fewmask.networks.weight_matching import WeightReport
 from fewmask.randomness import Noise
@@ -25,7 +26,11 @@ class Twin(Protocol):
 
 
 class SegmentationNetwork(nn.Module):
-    """A backbone and a head. Only `noise` makes a pass random; train() and eval() govern BatchNorm alone."""
+    """A backbone and a head. Only `noise` makes a pass random; train() and eval() govern BatchNorm alone.
+
+    Auxiliary heads answer in passes that train and only there: in train mode and with gradients, as a teacher's pass
+    may be in train mode, too.
+    """
 
     mean: Tensor  # [C, 1, 1]
     std: Tensor  # [C, 1, 1]
@@ -44,10 +49,12 @@ class SegmentationNetwork(nn.Module):
         std: tuple[float, ...],
         dropout: Literal["channel", "element"] = "channel",
         frozen_norm: bool = False,
+        auxiliary: AuxiliaryHeads | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
+        self.auxiliary = auxiliary or AuxiliaryHeads()
         self.num_classes = num_classes
         self.temperature = head.temperature
         self.dropout = dropout
@@ -73,7 +80,11 @@ class SegmentationNetwork(nn.Module):
         return self.backbone.parameters()
 
     def head_parameters(self) -> Iterator[nn.Parameter]:
-        return self.head.parameters()
+        return chain(self.head.parameters(), self.auxiliary.parameters())
+
+    def embeddings(self) -> list[nn.Module]:
+        """Of all heads, the main one's first."""
+        return [head.embedding for head in (self.head, *self.auxiliary)]
 
     def train(self, mode: bool = True) -> SegmentationNetwork:
         """Frozen BatchNorm stays in eval mode."""
@@ -100,12 +111,25 @@ class SegmentationNetwork(nn.Module):
         return any(layer._forward_hooks or layer._forward_pre_hooks for layer in self.batch_norms())
 
     def _predicted(self, images: Tensor, noise: Noise | None) -> Prediction:
+        if self.auxiliary and self.training and torch.is_grad_enabled():
+            return self._with_auxiliary(images, noise)
         maps = self.backbone((images - self.mean) / self.std, noise)  # [N, C', h, w], and a finer one for some heads
-        features = _full_precision(self.head.embedding(*maps))  # [N, D, h, w]
+        return Prediction(*self._scored(self.head, maps, noise))
+
+    def _with_auxiliary(self, images: Tensor, noise: Noise | None) -> Prediction:
+        layers = self.auxiliary.layers
+        last, *earlier = self.backbone((images - self.mean) / self.std, noise, layers)  # [N, C', h, w] each
+        heads = zip(self.auxiliary, earlier, strict=True)
+        auxiliary = tuple(self._scored(head, [maps])[0] for head, maps in heads)  # [N, K, h, w] each
+        return Prediction(*self._scored(self.head, [last], noise), auxiliary, self.auxiliary.weight)
+
+    def _scored(self, head: Head, maps: Sequence[Tensor], noise: Noise | None = None) -> tuple[Tensor, Tensor]:
+        """A head's class scores [N, K, h, w] and the pixel features [N, D, h, w] that they are made of."""
+        features = _full_precision(head.embedding(*maps))
         # Scores are compared with thresholds such as 0.95, which bfloat16 cannot tell from its neighbors.
-        with torch.autocast(images.device.type, enabled=False):
-            logits = self.head.classifier(dropped_out(features, noise, self.dropout))  # [N, K, h, w]
-        return Prediction(logits, features)
+        with torch.autocast(features.device.type, enabled=False):
+            logits: Tensor = head.classifier(dropped_out(features, noise, self.dropout))
+        return logits, features
 
     def _check_noise(self, images: Tensor, noise: Noise | None) -> None:
         if noise is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -46,6 +46,16 @@ class Body:
     levels: tuple[Level, ...]
     only_size: tuple[int, int] | None = None  # the one image size it takes, where timm fixes it
 
+    @property
+    def depth(self) -> int:
+        """Layers of a plain transformer, up to the one whose map is the last; 0 where maps differ in form."""
+        module: Any = self.module
+        if not hasattr(getattr(module, "model", None), "forward_intermediates"):
+            return 0
+        info = module.feature_info
+        forms = {(each["num_chs"], each["reduction"]) for each in info.info}
+        return max(range(len(info))[place] for place in info.out_indices) + 1 if len(forms) == 1 else 0
+
     def probe(self, channels: int) -> Tensor:
         return torch.zeros(2, channels, *(self.only_size or _PROBE_SIZE))
 
@@ -55,6 +65,18 @@ def feature_maps(module: nn.Module, images: Tensor) -> list[Tensor]:
     maps: list[Tensor] = module(images)
     if getattr(module, "output_fmt", None) == Format.NHWC:
         maps = [values.permute(0, 3, 1, 2) for values in maps]
+    return maps
+
+
+def layer_maps(module: Any, images: Tensor, layers: Sequence[int]) -> list[Tensor]:
+    """The maps after these layers of a plain transformer, counted from 1 and in their order, each [N, D, h, w]."""
+    maps: list[Tensor] = module.model.forward_intermediates(
+        images,
+        indices=[layer - 1 for layer in layers],
+        norm=module.norm,
+        output_fmt=module.output_fmt,
+        intermediates_only=True,
+    )
     return maps
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fewmask.config import Config
@@ -40,7 +40,10 @@ def initialize_learners(method: Method, starts: Mapping[str, Path]) -> Iterator[
 
 
 def initialize_from(method: Method, run: Path, names: Sequence[str]) -> str:
-    """Copy the run's model into the named networks; tensors of another shape (other classes) stay fresh."""
+    """Copy the run's model into the named networks; tensors of another shape (other classes) stay fresh.
+
+    So do those that the run's network has not, such as auxiliary heads; what it has alone is left out.
+    """
     source, card = load_model(run)
     tensors = source.state_dict()
     kept: list[str] = []
@@ -48,7 +51,7 @@ def initialize_from(method: Method, run: Path, names: Sequence[str]) -> str:
     for name in names:
         own = networks[name].state_dict()
         fitting = {key: value for key, value in tensors.items() if key in own and own[key].shape == value.shape}
-        kept = [key for key in own if key not in fitting]
+        kept = _parts([key for key in own if key not in fitting], fitting)
         if len(fitting) < len(own) / 2:
             raise CheckpointError(
                 f"the run's network is another one: less than half of its tensors fit {name}",
@@ -59,3 +62,10 @@ def initialize_from(method: Method, run: Path, names: Sequence[str]) -> str:
     fresh = f"; fresh start for {', '.join(kept)}" if kept else ""
     whose = "networks start" if len(names) == len(networks) else f"{', '.join(names)} start"
     return f"{whose} from {card.predictor} of {run}{fresh}"
+
+
+def _parts(fresh: Sequence[str], taken: Collection[str]) -> list[str]:
+    """Names of tensors; a part of the network from which nothing was taken has one name."""
+    known = {key.partition(".")[0] for key in taken}
+    names = [key if key.partition(".")[0] in known else key.partition(".")[0] for key in fresh]
+    return [*dict.fromkeys(names)]
