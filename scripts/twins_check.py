@@ -2,10 +2,10 @@
 
     python scripts/twins_check.py camvid --split labeled_46_draw0.txt --split labeled_46_draw1.txt --preset camvid \\
         --out runs/twins network.pretrained=resnet50_layers1to3.safetensors \\
-        --variant "three stages: settings.stages=3" --twin "long: training.steps=8000"
+        --variant "three stages: settings.stages=3" --twin "weak 2: --seed 1" --start weak --start "weak 2"
 
-For each draw: the weak twin, the strong one (color noise), further twins, then rml from these two and each of its
-variants. A run that is there is not trained again, and one that was interrupted goes on, so the command can be
+For each draw: the weak twin, the strong one (color noise), further twins, then rml and each of its variants, which start
+from the weak and the strong one, or from those that `--start` names. A run that is there is not trained again, and one that was interrupted goes on, so the command can be
 repeated, with more variants, until all are done. `--seconds` starts no further run once they are over.
 """
 
@@ -43,7 +43,7 @@ def trials(asked: argparse.Namespace, draw: Path) -> Iterator[Trial]:
     yield Trial(WEAK, supervised)
     yield Trial(STRONG, (*supervised, "settings.photometric=true"))
     yield from (Trial(name, (*supervised, *words)) for name, words in map(named, asked.twin))
-    starts = tuple(word for twin in (WEAK, STRONG) for word in ("--baseline", str(draw / twin)))
+    starts = tuple(word for twin in asked.start or (WEAK, STRONG) for word in ("--baseline", str(draw / twin)))
     for name, words in [(RML, []), *map(named, asked.variant)]:
         yield Trial(name, (*starts, "training.evaluate_every=" + stage_steps(asked, words), *words))
 
@@ -114,6 +114,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--preset", default="general")
     parser.add_argument("--variant", action="append", default=[], metavar="NAME: WORDS", help="another rml")
     parser.add_argument("--twin", action="append", default=[], metavar="NAME: WORDS", help="another supervised run")
+    parser.add_argument("--start", action="append", metavar="NAME", help="a twin that rml starts from, once or twice")
     parser.add_argument("--pool", action="store_true", help="score the unlabeled images by their hidden masks, too")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--device")
