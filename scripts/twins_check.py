@@ -4,9 +4,10 @@
         --out runs/twins network.pretrained=resnet50_layers1to3.safetensors \\
         --variant "three stages: settings.stages=3" --twin "weak 2: --seed 1" --start weak --start "weak 2"
 
-For each draw: the weak twin, the strong one (color noise), further twins, then rml and each of its variants, which start
-from the weak and the strong one, or from those that `--start` names. A run that is there is not trained again, and one that was interrupted goes on, so the command can be
-repeated, with more variants, until all are done. `--seconds` starts no further run once they are over.
+For each draw: the weak twin, the strong one (color noise), further twins, then rml and each of its variants, which
+start from the weak and the strong one, or from those that `--start` names. Words that begin with `settings.` or
+`learners.` are rml's alone. A run that is there is not trained again, and one that was interrupted goes on, so the
+command can be repeated, with more variants, until all are done. `--seconds` starts no further run once they are over.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fewmask.settings import preset, resolve
 
 Row = dict[str, Any]
 WEAK, STRONG, RML = "weak", "strong", "rml"
+RMLS_OWN = ("settings.", "learners.")
 LOOKS = (
     "pseudo/accuracy", "pseudo/miou", "rectification/miou_before", "rectification/flipped",
     "rectification/flips_right", "rectification/flips_from_right", "rectification/certain",
@@ -39,13 +41,13 @@ class Trial(NamedTuple):
 
 def trials(asked: argparse.Namespace, draw: Path) -> Iterator[Trial]:
     """Twins first: rml starts from them."""
-    supervised = ("--method", "supervised")
+    supervised = (*(word for word in asked.words if not word.startswith(RMLS_OWN)), "--method", "supervised")
     yield Trial(WEAK, supervised)
     yield Trial(STRONG, (*supervised, "settings.photometric=true"))
     yield from (Trial(name, (*supervised, *words)) for name, words in map(named, asked.twin))
     starts = tuple(word for twin in asked.start or (WEAK, STRONG) for word in ("--baseline", str(draw / twin)))
     for name, words in [(RML, []), *map(named, asked.variant)]:
-        yield Trial(name, (*starts, "training.evaluate_every=" + stage_steps(asked, words), *words))
+        yield Trial(name, (*asked.words, *starts, "training.evaluate_every=" + stage_steps(asked, words), *words))
 
 
 def named(text: str) -> tuple[str, list[str]]:
@@ -58,21 +60,25 @@ def named(text: str) -> tuple[str, list[str]]:
 
 def stage_steps(asked: argparse.Namespace, words: Sequence[str]) -> str:
     """Each stage is scored at its end."""
-    return str(resolve(preset(asked.preset), words=[*asked.words, *words]).training.steps)
+    pairs = [word for word in (*asked.words, *words) if "=" in word]  # and no options
+    return str(resolve(preset(asked.preset), words=pairs).training.steps)
 
 
 def train(asked: argparse.Namespace, split: Path, draw: Path, trial: Trial) -> None:
-    out = draw / trial.name
+    """Whatever of the run and its scores is not there yet."""
+    out, device = draw / trial.name, ("--device", asked.device) if asked.device else ()
     if (out / "timing.json").is_file():  # what a run writes last
-        return
-    device = ("--device", asked.device) if asked.device else ()
-    if (out / "config.yaml").is_file():
-        code = run(["train", "--out", str(out), "--resume", *device])
+        pass
+    elif (out / "config.yaml").is_file():
+        finished(run(["train", "--out", str(out), "--resume", *device]))
     else:
         where = (str(asked.data), "--split", str(split), "--out", str(out), "--preset", asked.preset)
-        code = run(["train", *where, *asked.words, *trial.words, *device])
-    if code == 0 and asked.pool:
-        code = run(["evaluate", str(out), "--split", "unlabeled", *device])
+        finished(run(["train", *where, *trial.words, *device]))
+    if asked.pool and not pool_scores(out):
+        finished(run(["evaluate", str(out), "--split", "unlabeled", *device]))
+
+
+def finished(code: int) -> None:
     if code:
         raise SystemExit(code)
 

@@ -1,48 +1,72 @@
 """A captured step with the learners on streams of their own has the losses of a computed one, in every step."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from fewmask.determinism import deterministic
 from fewmask.training.session import Session
-from tests.training.runs import NOISY, started_session, step_metrics
+from tests.training.runs import NOISY, REFINED, started_session, step_metrics
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
+Lines = list[dict[str, float]]
 STEPS = 50
-LIVE = (f"training.steps={STEPS}", "optimizer.warmup=5", "training.deterministic=true")
-METHODS = {
+LIVE = (f"training.steps={STEPS}", "optimizer.warmup=5")
+RML = (*NOISY, "settings.warmup=true", "settings.labeled_every=3")
+RUNS = {
     "supervised": (*NOISY[:2], "settings.photometric=true", "optimizer.name=adamw", "optimizer.lr=0.001"),
     "mean_teacher": (*NOISY, "settings.ramp=0.9"),
-    "rml": (*NOISY, "settings.warmup=true", "settings.labeled_every=3"),
+    "rml": RML,
+    "rml, refining head": (*RML, *REFINED, "settings.spread=16", "settings.buffers=weak"),
 }
+SLOW = ("optimizer.lr=0.0002", "optimizer.head_lr=0.0002")  # rounding does not grow from step to step
+TOLERANCES = [("fp32", 1e-4), ("bf16", 2e-2)]
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 2e-2)])
-@pytest.mark.parametrize("method", METHODS)
-def test_fifty_captured_steps_have_the_losses_of_computed_ones(data, tmp_path, method, precision, tolerance):
-    lines = {}
+@pytest.mark.parametrize(("precision", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize("run", RUNS)
+def test_fifty_captured_steps_have_the_losses_of_computed_ones(data, tmp_path, run, precision, tolerance):
+    words = (*RUNS[run], *LIVE, f"training.precision={precision}", "training.deterministic=true")
+    with deterministic(True, torch.device("cuda")):
+        computed, captured = both_ways(data, tmp_path, *words, method=run.partition(",")[0])
+    assert_close(computed, captured, tolerance)
+    assert len({line["lr/0"] for line in captured}) == STEPS
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize("run", ["rml", "rml, refining head"])
+def test_so_they_have_where_the_gpu_adds_in_any_order(data, tmp_path, run, precision, tolerance):
+    words = (*RUNS[run], *LIVE, *SLOW, f"training.precision={precision}")
+    assert_close(*both_ways(data, tmp_path, *words, method="rml"), tolerance)
+
+
+def both_ways(data: Path, folder: Path, *words: str, method: str) -> list[Lines]:
+    """All metrics of each step, computed and captured."""
+    lines = []
     for capture in (False, True):
-        words = (*METHODS[method], *LIVE, f"training.precision={precision}", f"training.capture={capture}")
-        with deterministic(True, torch.device("cuda")):
-            session = started_session(data, tmp_path / str(capture), *words, method=method, device="cuda")
-            lines[capture] = step_metrics(session, STEPS)
+        more = (*words, f"training.capture={capture}")
+        session = started_session(data, folder / str(capture), *more, method=method, device="cuda")
+        lines.append(step_metrics(session, STEPS))
         assert (session.stepper.graph is not None) == capture
         assert len(session.engine.lanes.streams) == (len(session.engine.optimizers) if capture else 0)
-    for step, (computed, captured) in enumerate(zip(lines[False], lines[True], strict=True)):
-        assert captured == pytest.approx(computed, rel=tolerance, abs=1e-7), step
-        assert [captured[key] for key in captured if key.startswith("lr/")] == [
-            computed[key] for key in computed if key.startswith("lr/")
-        ]
-    assert len({line["lr/0"] for line in lines[True]}) == STEPS
+    return lines
+
+
+def assert_close(computed: Lines, captured: Lines, tolerance: float) -> None:
+    """Numbers within the tolerance, rates exactly, in every step."""
+    for step, (one, other) in enumerate(zip(computed, captured, strict=True)):
+        assert other == pytest.approx(one, rel=tolerance, abs=1e-7), step
+        rates = [key for key in one if key.startswith("lr/")]
+        assert [other[key] for key in rates] == [one[key] for key in rates]
 
 
 def test_fifty_compiled_steps_with_rewritten_networks_have_the_losses_of_plain_ones(data, tmp_path):
-    """At a small rate, where rounding does not grow from step to step; so weights must agree as well as losses."""
-    rate = ("optimizer.lr=0.0002", "optimizer.head_lr=0.0002")
+    """At the small rate, so that weights must agree as well as losses."""
     lines, weights = {}, {}
     for compiled in (False, True):
-        words = (*METHODS["rml"], *rate, f"training.steps={STEPS}", f"training.compile={compiled}")
+        words = (*RML, *SLOW, f"training.steps={STEPS}", f"training.compile={compiled}")
         session = started_session(data, tmp_path / str(compiled), *words, method="rml", device="cuda")
         twins = [network.twin is not None for network in session.method.networks().values()]
         assert sum(twins) == (2 if compiled else 0)

@@ -9,7 +9,7 @@ from fewmask.evaluation.confusion import confusion_matrix
 from fewmask.views.photometric import OPERATIONS, apply_operations
 from fewmask.views.soft_label_codes import CODES
 from tests.training.rank_checks import PAIR
-from tests.training.runs import NOISY, started_session, step_metrics
+from tests.training.runs import NOISY, REFINED, started_session, step_metrics
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -20,6 +20,7 @@ RUNS = {
     "dice": ("supervised", ("loss.kind=dice", "loss.class_weights=inverse_frequency")),
     "stride_4": ("supervised", ("network.stride=4", "network.head=sum4")),  # features are enlarged by interpolation
     "transformer": ("rml", (*PAIR, "views.crop=64x64")),
+    "refining": ("rml", (*NOISY, *REFINED, "settings.spread=16", "settings.p0_scales=1.0,1.5")),
     "topk": ("rml", (*NOISY, "training.soft_labels=topk", "settings.buffers=weak", "settings.p0_flip=true")),
 }
 

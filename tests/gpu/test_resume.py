@@ -13,6 +13,7 @@ from fewmask.training.run import run_training
 from fewmask.training.state import collect_state, restore_state
 from tests.training.runs import (
     NOISY,
+    REFINED,
     Heard,
     assert_same_run,
     finish,
@@ -53,14 +54,16 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_a_deterministic_run_that_was_killed_ends_with_the_same_bits(data, tmp_path):
+@pytest.mark.parametrize("head", [(), REFINED], ids=["deeplabv2", "deeplabv3plus"])
+def test_a_deterministic_run_that_was_killed_ends_with_the_same_bits(data, tmp_path, head):
     """SIGKILL in a process of its own, after captured steps; the uninterrupted run has no other process."""
     run, log = tmp_path / "run", tmp_path / "log"
-    words = [str(KILLED), str(data), str(run), DEVICE, *RUN, DETERMINISTIC]
+    more = (*head, DETERMINISTIC)
+    words = [str(KILLED), str(data), str(run), DEVICE, *RUN, *more]
     assert finish(words, log, module="tests.training.killed") == -signal.SIGKILL, log.read_text()
     assert newest_state(run)["step"] == SAVED
-    train(data, run, DETERMINISTIC, resume=True)
-    train(data, tmp_path / "whole", DETERMINISTIC)
+    train(data, run, *more, resume=True)
+    train(data, tmp_path / "whole", *more)
     assert_same_run(tmp_path / "whole", run)
 
 

@@ -1,6 +1,7 @@
 """What the paper leaves open and RML offers beside its default: teachers' mode, the prototypes' feature and mean."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from fewmask.config import LossSettings
 from fewmask.learning.losses import LabeledLoss
+from fewmask.learning.prototypes import joining_images
 from fewmask.learning.statistics import batch_statistics
 from fewmask.methods.rml import P0, RMLSettings, RobustMutualLearning
 from fewmask.training.engine import Engine
@@ -50,8 +52,16 @@ def test_batch_statistics_end_with_their_block_even_after_an_error():
         with pytest.raises(TypeError), batch_statistics(net):
             net(None)
         assert torch.equal(net(images).logits, running)
-        with batch_statistics(net, wanted=False):
-            assert torch.equal(net(images).logits, running)
+
+
+def test_labeled_images_that_join_the_prototypes_leave_the_labels_alone():
+    """Those of a step are those that diagnostics look at, whatever the labeled images are."""
+    method, batch = make_method("rml", teacher_mode="train"), make_batch()
+    looked_at = method.pseudo_labels(batch)[0].label
+    for image in (batch.image, 1 - batch.image):
+        changed = replace(batch, image=image)
+        joining = joining_images(changed, make_progress().step, every=1)
+        assert torch.equal(method._denoise(0, changed, joining).label, looked_at)
 
 
 def test_prototypes_may_be_made_of_class_scores():

@@ -34,6 +34,7 @@ NETWORK = (  # all that a preset could change, so that runs by words and by `res
     "network.options={zero_init_last: false}",
 )
 SMALL = (*NETWORK, "views.crop=32x48", "training.batch=4", "optimizer.lr=0.01", "optimizer.head_lr=0.02")
+REFINED = ("network.head=deeplabv3plus", "network.stride=4")  # the head of the preset that is taken where none is named
 NOISY = ("settings.dropout=0.5", "settings.stochastic_depth=0.8", "settings.threshold=0.34")
 
 

@@ -49,11 +49,8 @@ def watched_inputs(network: nn.Module, wanted: bool = True, rows: int | None = N
 
 
 @contextmanager
-def batch_statistics(network: nn.Module, wanted: bool = True) -> Iterator[None]:
+def batch_statistics(network: nn.Module) -> Iterator[None]:
     """Within it, layers answer with the statistics of the batch they see, and leave the running ones as they are."""
-    if not wanted:
-        yield
-        return
     layers, training = tracking_layers(network), network.training
     network.train()
     for layer in layers:

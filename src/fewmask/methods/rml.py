@@ -154,7 +154,7 @@ class RobustMutualLearning(LearnerPair):
         """Denoise in Algorithm 1: the rectified hard label of every unlabeled image (Eq. 6)."""
         unlabeled = len(batch.weak)
         with watched_inputs(self.teachers[learner], self.settings.buffers == "weak", rows=unlabeled) as inputs:
-            everything = self._taught(learner, torch.cat([batch.weak, joining.image]))
+            everything = self._taught(learner, batch.weak, joining.image)
         valid = valid_cells(torch.cat([batch.valid, joining.known]), _size(everything.logits))  # [U + J, h, w]
         own = prediction_label(everything.logits, valid)
         sums = class_sums(everything.features, own, everything.logits.shape[1])  # [U + J, K, D + 1]
@@ -193,15 +193,20 @@ class RobustMutualLearning(LearnerPair):
         fixed = None if settings.spread else settings.temperature or known
         return fixed or self.prototypes[learner].temperature(settings.spread)
 
-    def _taught(self, learner: int, images: Tensor) -> Prediction:
-        """The prediction that pseudo labels come from: the mean teacher's, or in direct coupling the student's own."""
+    def _taught(self, learner: int, *groups: Tensor) -> Prediction:
+        """The prediction that pseudo labels come from: the mean teacher's, or in direct coupling the student's own.
+
+        All groups of images share one pass, but where they would share the statistics of their batch.
+        """
         if self.settings.coupling != "direct":
             teacher = self.teachers[learner]
-            with batch_statistics(teacher, self.settings.teacher_mode == "train"):
-                return self._with_feature(teacher(images))
+            if self.settings.teacher_mode == "eval":
+                return self._with_feature(teacher(torch.cat(groups)))
+            with batch_statistics(teacher):
+                return self._with_feature(Prediction.joined([teacher(images) for images in groups], torch.cat))
         student = self.students[learner]
         training = student.training
-        prediction = self._with_feature(student.eval()(images))
+        prediction = self._with_feature(student.eval()(torch.cat(groups)))
         student.train(training)
         return prediction
 
