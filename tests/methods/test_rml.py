@@ -216,12 +216,14 @@ def test_the_temperature_is_as_set_or_the_heads_own_or_measured():
     known = method_of()
     known.teacher_1.temperature = 1.0
     assert known._temperature(0) == 1.0
-    asked = method_of(spread=4.0)
+    asked = method_of(spread=(4.0, 2.0))
     asked.load_state_dict(measured.state_dict())
     asked.teacher_1.temperature = 1.0  # what is asked for goes before what the head knows
-    assert float(asked._temperature(0)) == pytest.approx(float(measured._temperature(0)) / 4)
+    for stage, part in enumerate((4, 8, 8)):  # the last value holds for all further stages
+        asked.start_stage(stage)
+        assert float(asked._temperature(0)) == pytest.approx(float(measured._temperature(0)) / part)
     with pytest.raises(ValueError, match="none where temperature is set"):
-        method_of(spread=4.0, temperature=1.0)
+        method_of(spread=(4.0,), temperature=1.0)
 
 
 def test_the_measured_temperature_decides_labels():
@@ -311,6 +313,7 @@ def test_without_noise_each_learner_needs_its_own_baseline():
     quiet = method_of(photometric=False)
     assert quiet.baseline_learners() == [("student_1", "teacher_1"), ("student_2", "teacher_2")]
     assert method_of().baseline_learners() == [("student_1", "teacher_1", "student_2", "teacher_2")]
+    assert method_of(baselines="two").baseline_learners() == quiet.baseline_learners()
     quiet.student_2.load_state_dict(quiet.student_1.state_dict())
     with pytest.raises(ConfigError, match="stay identical"):
         quiet.start_stage(0)

@@ -84,7 +84,7 @@ def test_prototypes_may_be_made_of_class_scores():
         np.testing.assert_allclose(method.prototypes_1.center[k].numpy(), np.mean(images, axis=0))
     torch.nn.init.normal_(method.prototypes_1.center)
     method.prototypes_1.known.fill_(True)
-    center, scale = method.prototypes_1.center.numpy(), method.prototypes_1.temperature().item()
+    center, scale = method.prototypes_1.center.numpy(), method._temperature(0).item()
     distance = np.linalg.norm(centered[:, None] - center[None, :, :, None, None], axis=2)  # [2, K, 4, 4]
     expected = (batch.stored[P0].numpy() - scale * distance).argmax(1)
     label = method.pseudo_labels(batch)[0].label.numpy()

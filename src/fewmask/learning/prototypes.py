@@ -90,9 +90,9 @@ class Prototypes(nn.Module):
         means = self.moments[:-1] / self.moments[-1].clamp(min=1)  # [D + 1]
         self.spread.copy_((means[-1] - means[:-1].square().sum()).clamp(min=_LEAST_VARIANCE).sqrt())
 
-    def temperature(self, spread: float | None = None) -> Tensor:
-        """T that gives these features' distances the scale of the paper's, where T is 1, or that of `spread`. []"""
-        return (spread or PAPER_SPREAD) / self.spread
+    def temperature(self, spread: Tensor) -> Tensor:
+        """T that gives distances the scale of features that lie `spread` [] from their mean, where T is 1. []"""
+        return spread / self.spread
 
     @torch.no_grad()
     def move(self, sums: Tensor, momentum: float) -> None:

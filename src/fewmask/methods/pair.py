@@ -14,6 +14,7 @@ from fewmask.methods.method import BuildNetwork, Method, MethodSettings
 from fewmask.networks.segmentation import SegmentationNetwork
 
 Restart = Literal["teacher", "baseline"]
+Baselines = Literal["one", "two"]
 Networks = tuple[SegmentationNetwork, SegmentationNetwork]
 
 
@@ -26,12 +27,17 @@ class LearnerPair(Method):
     needs_baseline: ClassVar = True
 
     def __init__(
-        self, settings: MethodSettings, build: BuildNetwork, labeled_loss: LabeledLoss, restart: Restart = "teacher"
+        self,
+        settings: MethodSettings,
+        build: BuildNetwork,
+        labeled_loss: LabeledLoss,
+        restart: Restart = "teacher",
+        baselines: Baselines = "one",
     ) -> None:
         super().__init__(settings, labeled_loss)
         self.student_1, self.student_2 = build("student_1"), build("student_2")
         self.teacher_1, self.teacher_2 = (teacher_of(student) for student in self.students)
-        self.restart = restart
+        self.restart, self.baselines = restart, baselines
         if restart == "baseline":
             self.baseline_1, self.baseline_2 = (teacher_of(student) for student in self.students)
 
@@ -52,9 +58,9 @@ class LearnerPair(Method):
         """Whether noise drives learners with the same weights apart."""
 
     def baseline_learners(self) -> list[tuple[str, ...]]:
-        """One baseline for all; without any noise the learners would stay identical, so each gets its own."""
+        """One baseline for all, or one each; without any noise the learners would stay identical with one."""
         one, other = ("student_1", "teacher_1"), ("student_2", "teacher_2")
-        return [one + other] if self.noisy else [one, other]
+        return [one + other] if self.noisy and self.baselines == "one" else [one, other]
 
     @torch.no_grad()
     def start_learners(self, stage: int) -> None:

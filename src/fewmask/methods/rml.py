@@ -78,15 +78,17 @@ class RobustMutualLearning(LearnerPair):
     paper: ClassVar = "Zhang et al., Robust Mutual Learning for Semi-supervised Semantic Segmentation, CVPR 2022"
     paper_settings: ClassVar = PAPER
     pixel_count: Tensor  # [K] labeled pixels of each class
+    spread: Tensor  # [] how far from their mean features are taken to lie in this stage, where T is measured
 
     def __init__(self, settings: RMLSettings, build: BuildNetwork, labeled_loss: LabeledLoss) -> None:
-        super().__init__(settings, build, labeled_loss, settings.restart)
+        super().__init__(settings, build, labeled_loss, settings.restart, settings.baselines)
         self.settings = settings
         classes = self.student_1.num_classes
         embedded = settings.feature_layer == "embedding"
         widths = [each.feature_channels if embedded else classes for each in self.students]
         self.prototypes_1, self.prototypes_2 = (Prototypes(classes, width) for width in widths)
         self.register_buffer("pixel_count", torch.zeros(classes))
+        self.register_buffer("spread", torch.tensor(settings.spread_of(0)))
         shared = settings.p0 == "shared" or (settings.p0 == "auto" and alike(*self.students))
         self._p0 = (P0, P0) if shared else (f"{P0}_1", f"{P0}_2")  # each learner's map in the store
         self._check(settings)
@@ -191,7 +193,7 @@ class RobustMutualLearning(LearnerPair):
         settings = self.settings
         known = self.teachers[learner].temperature if settings.feature_layer == "embedding" else None
         fixed = None if settings.spread else settings.temperature or known
-        return fixed or self.prototypes[learner].temperature(settings.spread)
+        return fixed or self.prototypes[learner].temperature(self.spread)
 
     def _taught(self, learner: int, *groups: Tensor) -> Prediction:
         """The prediction that pseudo labels come from: the mean teacher's, or in direct coupling the student's own.
@@ -255,6 +257,7 @@ class RobustMutualLearning(LearnerPair):
         for prototypes in self.prototypes:
             prototypes.clear()
         self.pixel_count.zero_()
+        self.spread.fill_(self.settings.spread_of(stage))
 
     @torch.no_grad()
     def sweep(self, images: Tensor, label: Tensor | None, forward: Forward = at_once) -> dict[str, Tensor]:

@@ -8,8 +8,9 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_va
 
 from fewmask.config import Share
 from fewmask.learning.ema import Buffers
+from fewmask.learning.prototypes import PAPER_SPREAD
 from fewmask.methods.method import Horizon, MethodSettings, WordNone
-from fewmask.methods.pair import Restart
+from fewmask.methods.pair import Baselines, Restart
 
 # What the paper states; it is silent about the others
 PAPER: dict[str, Any] = {
@@ -40,10 +41,10 @@ class RMLSettings(MethodSettings):
         description="T in softmax(-T * d) (paper: 1); none: 1 for the head deeplabv2, for others 16 / the "
         "root-mean-square distance of features from their mean, measured before each stage",
     )
-    spread: Annotated[PositiveFloat | None, WordNone] = Field(
+    spread: Annotated[tuple[PositiveFloat, ...] | None, WordNone] = Field(
         None,
         description="measure T for every head, such that features lie this far from their mean: larger trusts "
-        "prototypes more; none: as `temperature` says",
+        "prototypes more; a value, or one for each stage; none: as `temperature` says",
     )
     prior: Literal["uniform", "pixel_count"] = Field("uniform", description="pi: equal (paper) or labeled pixel counts")
     threshold: Share = Field(0.0, description="rectified labels below this value are ignored (paper: 0)")
@@ -59,6 +60,9 @@ class RMLSettings(MethodSettings):
         (1.0,), min_length=1, description="sizes at which images are swept for p0, the mean over all (paper silent)"
     )
     p0_flip: bool = Field(False, description="sweep mirrored images for p0, too, and take the mean (paper silent)")
+    baselines: Baselines = Field(
+        "one", description="one baseline for both learners (paper), or two, of different seeds; two without any noise"
+    )
     restart: Restart = Field("teacher", description="later stages go on from the teachers, or from the baseline again")
     decay: Share = Field(
         0.999, description="alpha: how much of a teacher stays at each step (paper silent; ProDA 0.999)"
@@ -91,7 +95,11 @@ class RMLSettings(MethodSettings):
 
     @field_validator("spread")
     @classmethod
-    def _one_temperature(cls, spread: float | None, info: ValidationInfo) -> float | None:
+    def _one_temperature(cls, spread: tuple[float, ...] | None, info: ValidationInfo) -> tuple[float, ...] | None:
         if spread and info.data.get("temperature"):
             raise ValueError("none where temperature is set")
-        return spread
+        return spread or None
+
+    def spread_of(self, stage: int) -> float:
+        """The last value holds for all further stages; without one, that of the paper's feature."""
+        return self.spread[min(stage, len(self.spread) - 1)] if self.spread else PAPER_SPREAD
