@@ -208,12 +208,12 @@ class TrainingSettings(Section):
     )
     log_every: PositiveInt = Field(50, description="steps between lines of metrics.jsonl")
     diagnose_every: int = Field(
-        100,
+        200,
         ge=0,
         description="steps between looks at the pseudo labels, against hidden masks where there are any; 0: never",
     )
     check_every: PositiveInt = Field(50, description="steps between looks at the non-finite flag")
-    checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
+    checkpoint_every: PositiveInt = Field(1000, description="steps between checkpoints")
     keep: PositiveInt = Field(2, description="checkpoints kept, newest first")
     evaluate_every: int = Field(0, ge=0, description="steps between validations; 0: only at the end")
     store_share: Share = Field(

@@ -39,7 +39,7 @@ def test_fifty_captured_steps_have_the_losses_of_computed_ones(data, tmp_path, r
 @pytest.mark.parametrize("run", ["rml", "rml, refining head"])
 def test_so_they_have_where_the_gpu_adds_in_any_order(data, tmp_path, run, precision, tolerance):
     words = (*RUNS[run], *LIVE, *SLOW, f"training.precision={precision}")
-    assert_close(*both_ways(data, tmp_path, *words, method="rml"), tolerance)
+    assert_close(*map(losses, both_ways(data, tmp_path, *words, method="rml")), tolerance)
 
 
 def both_ways(data: Path, folder: Path, *words: str, method: str) -> list[Lines]:
@@ -73,10 +73,13 @@ def test_fifty_compiled_steps_with_rewritten_networks_have_the_losses_of_plain_o
         start = students(session)
         lines[compiled] = step_metrics(session, STEPS)
         weights[compiled] = students(session)
-    for step, (plain, other) in enumerate(zip(lines[False], lines[True], strict=True)):
-        losses = {name: value for name, value in plain.items() if name.startswith("loss/")}
-        assert {name: other[name] for name in losses} == pytest.approx(losses, rel=2e-2), step
+    assert_close(losses(lines[False]), losses(lines[True]), tolerance=2e-2)
     assert (weights[True] - weights[False]).norm() < 0.1 * (weights[False] - start).norm()
+
+
+def losses(lines: Lines) -> Lines:
+    """Without norms of gradients, which rounding changes more."""
+    return [{name: value for name, value in line.items() if name.startswith("loss/")} for line in lines]
 
 
 def students(session: Session) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""On a GPU: captured steps that save memory have the losses of those that do not, and a lower peak."""
+"""On a GPU: captured steps that save memory have the losses of others and a lower peak, and nothing piles up."""
 
 import gc
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fewmask.training.checkpoint import HostCopies
 from tests.training.runs import NOISY, started_session
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -58,3 +59,23 @@ def test_compiled_blocks_are_recomputed_in_a_captured_step(data, tmp_path):
         losses_and_peak(data, tmp_path, *words, *more, method="supervised")[0] for more in ((), (CHECKPOINTING,))
     )
     assert saving == pytest.approx(plain, rel=1e-3)
+
+
+def test_sessions_share_their_streams(data, tmp_path):
+    """cuBLAS keeps a workspace for each that there ever was."""
+    one, other = (started_session(data, tmp_path / name, *SAME, method="rml", device="cuda") for name in ("a", "b"))
+    assert one.stepper.stream is other.stepper.stream
+    assert one.engine.lanes.streams == other.engine.lanes.streams
+    streams = {one.stepper.stream, *one.engine.lanes.streams, *one.stepper.views.streams}
+    assert len(streams) == 4  # and yet no two roles have the same
+
+
+def test_a_state_is_copied_into_pinned_memory_that_is_used_again():
+    weights, copies = torch.arange(5.0, device="cuda"), HostCopies()
+    first = copies({"weights": weights})["weights"]
+    weights.add_(1)
+    assert first.is_pinned()
+    assert first.tolist() == [0, 1, 2, 3, 4]
+    again = copies({"weights": weights})["weights"]
+    assert again.data_ptr() == first.data_ptr()
+    assert again.tolist() == [1, 2, 3, 4, 5]

@@ -10,7 +10,7 @@ import torch
 from fewmask.errors import CheckpointError, TrainingError
 from fewmask.training.checkpoint import (
     CheckpointWriter,
-    host_copy,
+    HostCopies,
     list_checkpoints,
     load_checkpoint,
     load_newest,
@@ -181,9 +181,20 @@ def test_a_writer_tells_of_a_disk_that_refused(tmp_path, more):
     assert names(tmp_path) == ["file"]
 
 
-def test_a_copy_shares_nothing(tmp_path):
+def test_a_copy_shares_nothing_with_what_it_was_made_of():
     found = {"a": torch.arange(3), "b": [torch.ones(2), 5], "c": "text"}
-    copy = host_copy(found)
+    copy = HostCopies()(found)
     found["a"].zero_()
     found["b"][0].zero_()
     assert (copy["a"].tolist(), copy["b"][0].tolist(), copy["b"][1], copy["c"]) == ([0, 1, 2], [1, 1], 5, "text")
+
+
+def test_the_next_copy_takes_the_memory_of_the_last_where_forms_are_the_same():
+    copies = HostCopies()
+    turned = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    first = copies({"same": turned, "other": torch.ones(2)})
+    again = copies({"same": turned + 1, "other": torch.ones(3), "new": torch.ones(1)})
+    assert torch.equal(again["same"], turned + 1)
+    assert again["same"].stride() == turned.stride()
+    assert again["same"].data_ptr() == first["same"].data_ptr()
+    assert (again["other"].tolist(), again["new"].tolist()) == ([1, 1, 1], [1])

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fewmask.benchmarks.step import batch_call, unlabeled_batch
+from fewmask.benchmarks.step import batch_call
 from fewmask.benchmarks.timing import median_ms
-from fewmask.benchmarks.workloads import benchmark_config, benchmark_session, workload_of
+from fewmask.benchmarks.workloads import benchmark_config, benchmark_session, unlabeled_batch, workload_of
 from fewmask.config import Config
 from fewmask.data.dataset import Sample
 from fewmask.data.store import load_images

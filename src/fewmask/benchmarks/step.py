@@ -11,7 +11,7 @@ import torch
 from fewmask.benchmarks.least_work import least_flop
 from fewmask.benchmarks.reference import measured_alone, require_comparable, with_independent_pairs
 from fewmask.benchmarks.timing import captured, launch_us, matrix_tflops, median_ms, peak_memory_gib
-from fewmask.benchmarks.workloads import LABELED, UNLABELED, benchmark_session
+from fewmask.benchmarks.workloads import LABELED, UNLABELED, benchmark_session, unlabeled_batch
 from fewmask.config import Config
 from fewmask.determinism import deterministic
 from fewmask.training.device_memory import peak_reserved, release, reset_peak
@@ -72,10 +72,6 @@ def measure_step(
         "captured": ours.captured,
         "images": [LABELED, UNLABELED],
     }
-
-
-def unlabeled_batch(config: Config) -> int:
-    return config.training.unlabeled_batch or config.training.batch
 
 
 def images_per_step(config: Config) -> int:

@@ -68,17 +68,27 @@ def benchmark_config(name: str, words: Sequence[str] = ()) -> Config:
     return config
 
 
-def benchmark_session(config: Config, *, device: torch.device, observer: Observer) -> Session:
-    """Networks, batches with views and soft labels, prototypes and stepper, as training has them after its sweep."""
-    session = session_before_sweep(config, device=device, observer=observer)
+def unlabeled_batch(config: Config) -> int:
+    return config.training.unlabeled_batch or config.training.batch
+
+
+def benchmark_session(config: Config, *, device: torch.device, observer: Observer, few: bool = False) -> Session:
+    """Networks, batches with views and soft labels, prototypes and stepper, as training has them after its sweep.
+
+    `few`: with no more images than batches need, where the sweep would take longer than what is to be measured.
+    """
+    session = session_before_sweep(config, device=device, observer=observer, few=few)
     with tempfile.TemporaryDirectory() as folder:  # a stage keeps the weights that it starts from
         return begin_stage(session, RunFolder(Path(folder)), 0, observer)
 
 
-def session_before_sweep(config: Config, *, device: torch.device, observer: Observer, val: int = 0) -> Session:
+def session_before_sweep(
+    config: Config, *, device: torch.device, observer: Observer, val: int = 0, few: bool = False
+) -> Session:
     """What a run has before its first stage; with so many validation images."""
     workload = workload_of(config)
-    stores = synthetic_stores(workload, seed=config.seed)
+    count = {"labeled": config.training.batch, "unlabeled": 2 * unlabeled_batch(config)} if few else {}
+    stores = synthetic_stores(workload, seed=config.seed, **count)
     if val:
         scored = synthetic_stores(workload, seed=config.seed + 1, labeled=val, unlabeled=0)
         stores = replace(stores, val=scored.labeled, val_labels=scored.labels)

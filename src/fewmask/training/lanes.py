@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from contextlib import AbstractContextManager
 
 import torch
+
+
+@functools.cache
+def own_stream(device: torch.device, role: str) -> torch.cuda.Stream:  # noqa: ARG001, what is cached by
+    """The process's stream for a role, whichever session asks.
+
+    cuBLAS keeps a workspace of some 32 MiB for every stream that it ever served; a run has a session for each stage and
+    baseline and for what is tried before them, and streams of their own would add up to a gigabyte.
+    """
+    return torch.cuda.Stream(device)
 
 
 class Lanes:
@@ -14,9 +25,9 @@ class Lanes:
     What a lane allocates stays alive until the step ends, after the last join, so no other stream can reuse it early.
     """
 
-    def __init__(self, streams: int, device: torch.device) -> None:
+    def __init__(self, streams: int, device: torch.device, role: str = "lane") -> None:
         self.device = device  # need not be the current one
-        self.streams = [torch.cuda.Stream(device) for _ in range(streams)]
+        self.streams = [own_stream(device, f"{role} {number}") for number in range(streams)]
         self.used: set[int] = set()  # since the last join
         self.number: int | None = None
 

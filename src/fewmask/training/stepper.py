@@ -12,7 +12,7 @@ import torch
 from fewmask.config import Config
 from fewmask.randomness import Randomness
 from fewmask.training.engine import Engine
-from fewmask.training.lanes import Lanes
+from fewmask.training.lanes import Lanes, own_stream
 from fewmask.training.learners import optimizer_settings
 from fewmask.training.optimizers import set_rates
 from fewmask.types import Batch, Progress
@@ -33,11 +33,11 @@ class Stepper:
         self.progress = Progress(self.stage_step, self.fraction, Randomness(config.seed, self.step))
         self.captures = _can_capture(config, engine, maker)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.stream = torch.cuda.Stream(engine.device) if self.captures else None
+        self.stream = own_stream(engine.device, "captured") if self.captures else None
         self.done = 0
         # What is staged are one step's images, so their views cannot be made a step ahead
         self.ahead = self.captures and config.training.lanes and not maker.stages
-        self.views = Lanes(int(self.ahead), engine.device)
+        self.views = Lanes(int(self.ahead), engine.device, "views")
         self.batch: Batch | None = None  # made ahead, in memory that stays; the batch of step `ready`
         self.ready: int | None = None
 
