@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "results.md"
 README = ROOT / "README.md"
 _DEMO = RESULTS / "demo.json"
 _CAMVID = RESULTS / "camvid_comparison.json"
-_CAMVID_TWINS = RESULTS / "camvid_supervised.json"
+_CAMVID_CEILING = RESULTS / "camvid_temperature.json"
 _START = """# Measurements
 
 Made by `python scripts/results_page.py` from `benchmarks/results/*.json`; every number was measured, on the machine and
@@ -53,13 +53,16 @@ def _demo_table() -> str:
 
 
 def _camvid_table() -> str:
-    camvid = json.loads(_CAMVID.read_text())
-    shown = {"weak_twin": "`supervised`", "strong_twin": "with color noise", "teacher_1": "`rml`"}
-    rows = [(run["draw"], *(f"{run[key]:.1f}" for key in shown)) for run in camvid["runs"]]
-    full = sorted(run["miou"] for run in json.loads(_CAMVID_TWINS.read_text())["runs"] if run["labels"] == 367)
+    camvid, temperature = (json.loads(path.read_text()) for path in (_CAMVID, _CAMVID_CEILING))
+    head = ("draw of labels", "`supervised`, two seeds", "with color noise", "`rml`, teacher 1", "both teachers")
+    twins, shown = ("weak_twin", "weak_twin,_seed_1"), ("strong_twin", "teacher_1", "ensemble")
+    rows = [
+        (run["draw"], " and ".join(f"{run[key]:.1f}" for key in twins), *(f"{run[key]:.1f}" for key in shown))
+        for run in camvid["runs"]
+    ]
+    (full,) = (run["val, teacher 1"] for run in temperature["runs"] if "all 367 labels" in run["settings"])
     where = f"{camvid['date']}, {camvid['machine']}; one run per cell."
-    ceiling = f"All 367 labels, with the head `deeplabv2`: {_percent(full[0])} to {_percent(full[-1])}."
-    return f"{_table(('draw of labels', *shown.values()), rows)}\n\n{where} {ceiling}"
+    return f"{_table(head, rows)}\n\n{where} `supervised` with all 367 labels: {full}."
 
 
 def take_demo(summary: Path, machine: str, date: str) -> None:
@@ -83,12 +86,21 @@ def _section(content: dict[str, Any]) -> str:
     rows = [[_cell(column, run[column]) for column in columns] for run in content["runs"]]
     head = f"## {content['title']}\n\n{content['date']}, {content['machine']}.\n\n```sh\n{content['command']}\n```\n"
     if "settings_then" in content:  # the command stays as it was run
-        head += (
-            f"\nDefaults have changed since that day; to have its settings back, add `{content['settings_then']}`.\n"
-        )
+        head += f"\nDefaults have changed since that day; to have its settings back, add {_then(content)}.\n"
     table = _table([column.replace("_", " ") for column in columns], rows)
     picture = f"![{content['title']}]({content['picture']})\n\n" if "picture" in content else ""
-    return f"{head}\n{picture}{table}\n\n{content['note']}\n"
+    return f"{head}\n{picture}{table}\n\n{_note(content['note'])}\n"
+
+
+def _note(note: str | dict[str, str]) -> str:
+    """A text, or one under each of several headings."""
+    return note if isinstance(note, str) else "\n".join(f"- **{name}.** {text}" for name, text in note.items())
+
+
+def _then(content: dict[str, Any]) -> str:
+    """Words for all commands, or those of each method."""
+    words = content["settings_then"]
+    return f"`{words}`" if isinstance(words, str) else " and ".join(f"`{words[name]}` for `{name}`" for name in words)
 
 
 def _cell(column: str, value: Any) -> str:

@@ -5,8 +5,8 @@
         --variant "three stages: settings.stages=3" --twin "weak 2: --seed 1" --start weak --start "weak 2"
 
 For each draw: the weak twin, the strong one (color noise), further twins, then rml and each of its variants, which
-start from the weak and the strong one, or from those that `--start` names. Words that begin with `settings.` or
-`learners.` are rml's alone. A run that is there is not trained again, and one that was interrupted goes on, so the
+start from the weak and the strong one, or from those that `--start` names. Words for `settings`, `learners` and
+`training.steps` are rml's alone. A run that is there is not trained again, and one that was interrupted goes on, so the
 command can be repeated, with more variants, until all are done. `--seconds` starts no further run once they are over.
 """
 
@@ -25,7 +25,7 @@ from fewmask.settings import preset, resolve
 
 Row = dict[str, Any]
 WEAK, STRONG, RML = "weak", "strong", "rml"
-RMLS_OWN = ("settings.", "learners.")
+RMLS_OWN = ("settings.", "learners.", "training.steps=")  # a twin is as long as a baseline
 LOOKS = (
     "pseudo/accuracy", "pseudo/miou", "rectification/miou_before", "rectification/flipped",
     "rectification/flips_right", "rectification/flips_from_right", "rectification/certain",
