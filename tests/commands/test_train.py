@@ -115,6 +115,25 @@ def test_without_a_preset_a_run_is_rml_with_baselines_and_stages_of_as_many_step
         assert baseline["optimizer"]["head_lr"] == 0.1
 
 
+def test_another_optimizer_says_which_rates_it_has_instead(fewmask: Fewmask, scenes: Path, tmp_path: Path) -> None:
+    words = (*TINY[:2], "training.batch=2", "training.steps=1", "settings.stages=1")
+    result = fewmask("train", scenes, "--out", tmp_path / "run", *words, "baseline.optimizer.name=adamw")
+    assert result.code == 0, result.err
+    lines = [line.strip() for line in result.err.splitlines()]
+    assert (
+        "not taken, as it belongs to another optimizer: baseline.optimizer.lr=0.01, baseline.optimizer.head_lr=0.1"
+        in lines
+    )
+    assert [line for line in lines if line.startswith("optimizer ")][:2] == [
+        "optimizer  sgd, rate 0.005 (head 0.005), poly, weight decay 0.0005 (student_1, student_2)",
+        "optimizer  adamw, rate 0.0001 (head 0.001), poly, weight decay 0.0005 (baseline, baseline_2)",
+    ]
+    config = (tmp_path / "run/config.yaml").read_text()
+    again = fewmask("train", "--out", tmp_path / "run", "--resume")
+    assert (again.code, "not taken" in again.err) == (0, False)
+    assert (tmp_path / "run/config.yaml").read_text() == config
+
+
 def test_a_file_without_a_preset_stands_alone(fewmask: Fewmask, scenes: Path, tmp_path: Path) -> None:
     """What nobody named must not change what a file says."""
     file = tmp_path / "own.yaml"

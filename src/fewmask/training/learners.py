@@ -7,9 +7,10 @@ from typing import Any
 
 from fewmask.config import Config, LearnerSettings, OptimizerSettings
 from fewmask.errors import ConfigError
+from fewmask.layers import layered, merge
 from fewmask.methods.method import Method, learner_of
 from fewmask.methods.table import method_class, read_method_settings
-from fewmask.settings import SectionType, merge, read_section, resolve
+from fewmask.settings import SectionType, read_section, resolve
 
 _RUNS_OWN = ("preset", "method", "data", "baseline", "learners", "seed")  # a baseline has these from its run
 
@@ -43,7 +44,7 @@ def baseline_config(config: Config, learner: str, seed: int) -> Config:
     own = learner_config(shared, learner).model_copy(update={"learners": {}})
     return read_section(
         Config,
-        merge(own.model_dump(mode="json"), _own(config, learner).baseline),
+        layered(own.model_dump(mode="json"), _own(config, learner).baseline),
         where=f"learners.{learner}.baseline",
     )
 
