@@ -34,6 +34,7 @@ from fewmask.training.forecast import Forecast, comparison, comparison_line
 from fewmask.training.foresight import foresee
 from fewmask.training.initialize import check_starts, initialize_from, initialize_learners
 from fewmask.training.learners import check_learners, learner_config
+from fewmask.training.loading import choose_crop, load_stores
 from fewmask.training.loop import Pace, train
 from fewmask.training.model_file import ModelCard, save_model
 from fewmask.training.observer import Observer
@@ -41,7 +42,7 @@ from fewmask.training.plan import describe_baseline, describe_plan
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.same_run import require_same
 from fewmask.training.scores import validate
-from fewmask.training.session import Session, build_session, choose_crop, load_stores, with_all_settings
+from fewmask.training.session import Session, build_session, with_all_settings
 from fewmask.training.signals import Interrupted
 from fewmask.training.stages import rejoin_stage
 from fewmask.training.start_notes import start_notes
