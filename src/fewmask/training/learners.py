@@ -33,6 +33,18 @@ def optimizer_settings(config: Config, learners: Iterable[str]) -> dict[str, Opt
     return {name: learner_config(config, name).optimizer for name in learners}
 
 
+def optimizer_key(config: Config, learner: str, key: str, *, baseline: bool) -> str:
+    """The full key that changes `key` of this learner's optimizer, in the run or in its baseline.
+
+    It is the learner's own where that says something of it, or names an optimizer, since this would win over others.
+    """
+    own = _own(config, learner)
+    spoken = [own.optimizer, *([own.baseline.get("optimizer", {})] if baseline else [])]
+    section = "baseline.optimizer" if baseline else "optimizer"
+    owned = any(key in each or "name" in each for each in spoken)
+    return f"learners.{learner}.{section}.{key}" if owned else f"{section}.{key}"
+
+
 def baseline_config(config: Config, learner: str, seed: int) -> Config:
     """A supervised run with the run's settings, its `baseline` section, the learner's settings, the learner's baseline.
 

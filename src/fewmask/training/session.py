@@ -35,6 +35,14 @@ from fewmask.views.sampler import BatchMaker
 
 
 @dataclass(frozen=True)
+class Owner:
+    """The run that a baseline belongs to."""
+
+    config: Config
+    learners: tuple[str, ...]  # those that start from the baseline
+
+
+@dataclass(frozen=True)
 class Session:
     config: Config
     dataset: Dataset
@@ -45,6 +53,7 @@ class Session:
     stepper: Stepper
     checksums: dict[str, str]
     diagnostics: Diagnostics | None = None  # None: not wanted, or the method has no unlabeled images
+    owner: Owner | None = None  # of a baseline
 
     @property
     def world(self) -> World:
