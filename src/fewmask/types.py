@@ -78,6 +78,10 @@ class FlatImages:
         tensors = (self.values.to(device), self.offset.to(device), self.height.to(device), self.width.to(device))
         return FlatImages(*tensors, channels=self.channels)
 
+    def only(self, index: Tensor) -> FlatImages:
+        """These images alone, in the same buffer."""
+        return replace(self, offset=self.offset[index], height=self.height[index], width=self.width[index])
+
     def image(self, index: int) -> Tensor:
         """One image as stored, [C, H, W] float32 in [0, 1] (labels: raw integers as float)."""
         raw = self.raw(index)
