@@ -123,6 +123,7 @@ class ViewRequest:
     labeled_color: bool = False  # color noise on the labeled images, too
     mixing: str = "none"  # "none" or "box"
     pairs: str = "batch"  # "batch": partners from the same images; "independent": a second draw, as many again
+    without_mixing: str = "no mixing"  # the word by which a user switches it off, for errors
 
 
 @dataclass(frozen=True)

@@ -321,6 +321,26 @@ def test_a_method_without_unlabeled_images_says_what_would_work(fewmask: Fewmask
     assert fewmask("train", data, "--out", tmp_path / "run", "--method", "supervised", *TINY).code == 0
 
 
+@pytest.mark.parametrize(
+    ("method", "word"), [("rml", "settings.cutmix=false"), ("mean_teacher", "settings.mixing=none")]
+)
+def test_one_unlabeled_image_has_none_to_mix_with_and_the_error_says_how_to_do_without(
+    fewmask: Fewmask, tmp_path: Path, method: str, word: str
+) -> None:
+    data = write_folder(tmp_path / "data", unlabeled=1, val=1)
+    words = ("train", data, "--method", method, *TINY)
+    result = fewmask(*words, "--out", tmp_path / "run")
+    assert (result.code, result.err.splitlines()[-3:]) == (
+        2,
+        [
+            "error: mixing pastes one unlabeled image into another, and there is 1",
+            "  where: unlabeled images",
+            f"  valid: at least 2 of them, or {word}",
+        ],
+    )
+    assert fewmask(*words, "--out", tmp_path / "run", word).code == 0
+
+
 def test_debug_shows_the_traceback(scenes: Path) -> None:
     with pytest.raises(ConfigError, match="no run folder given"):
         run(["train", str(scenes), "--debug"])

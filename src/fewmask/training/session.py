@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -188,7 +188,7 @@ def build_maker(
         stores.unlabeled if engine.method.views.unlabeled else None,
         settings=config.views,
         crop=config.views.crop,
-        request=engine.method.views,
+        request=replace(engine.method.views, without_mixing=engine.method.Settings.without_mixing),
         seed=_view_seed(config, engine.method),
         batch=config.training.batch,
         unlabeled_batch=_unlabeled_batch(config),

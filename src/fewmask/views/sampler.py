@@ -260,10 +260,10 @@ def _check_mixing(request: ViewRequest, share: int, world: int, pool: int) -> No
         raise ConfigError(f"unknown mixing {request.mixing!r}", where="mixing", fix="none or box")
     if pool < 2:
         what = f"mixing pastes one unlabeled image into another, and there is {pool}"
-        raise ConfigError(what, where="unlabeled images", fix="at least 2 unlabeled images, or mixing none")
+        raise ConfigError(what, where="unlabeled images", fix=f"at least 2 of them, or {request.without_mixing}")
     if request.pairs == "independent":
         return
     if share < 2 or (world > 1 and share % 2):
         what = f"mixing pairs the unlabeled images of one process, and each of {world} gets {share}"
         fix = "at least 2 per process" if world == 1 else f"a multiple of {2 * world}"
-        raise ConfigError(what, where="training.unlabeled_batch", fix=fix)
+        raise ConfigError(what, where="training.unlabeled_batch", fix=f"{fix}, or {request.without_mixing}")
