@@ -160,7 +160,7 @@ def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
     page = write_run_report(outcome)
     if outcome.scores:
         observer.console.print(scores_table(outcome.scores))
-        observer.say(f"selected {outcome.selected} on val")
+        observer.say(_choice(outcome))
         for line in _gains(outcome):
             observer.say(line)
     else:
@@ -172,9 +172,15 @@ def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
     observer.say(f"next: fewmask predict {shlex.quote(str(outcome.folder.path))} IMAGES --out predictions")
 
 
+def _choice(outcome: Outcome) -> str:
+    if outcome.selected_on is None:
+        return f"no network was selected, as no validation pixel has a label: {outcome.selected} ships"
+    return f"selected {outcome.selected} on {outcome.selected_on}"
+
+
 def _gains(outcome: Outcome) -> Iterator[str]:
     """How far the run got from the supervised baselines inside its folder, where it has any."""
-    ours = outcome.scores[outcome.selected].miou
+    ours = outcome.scores[outcome.selected].to_json()["miou"]
     for path in sorted(outcome.folder.path.glob("baseline*/evaluation.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
         before = found["networks"][found["selected"]]["miou"]

@@ -55,6 +55,7 @@ class Outcome:
     session: Session
     scores: dict[str, Scores]
     selected: str
+    selected_on: str | None  # None: nothing could choose, and the method's first predictor ships
     pace: Pace
     peak: int  # most bytes of memory after the plan was printed, baselines included
 
@@ -248,9 +249,9 @@ def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[
 def _finish(session: Session, folder: RunFolder, pace: Pace, peak: int, observer: Observer) -> Outcome:
     """Score every predictor, choose what ships on held-out labels, write the model."""
     scores = validate(session, observer)
-    candidates = {name: each for name, each in scores.items() if name in session.method.predictors}
-    selected = select(candidates, session.method.predictors) if candidates else session.method.predictors[0]
-    chosen_on = "val" if candidates else None
+    predictors = session.method.predictors
+    best = select({name: each for name, each in scores.items() if name in predictors}, predictors)
+    selected, chosen_on = (best, "val") if best else (predictors[0], None)
     if session.world.main:
         folder.write_json(
             folder.evaluation.name, evaluation_json(scores, selected=selected, selected_on=chosen_on, split="val")
@@ -261,11 +262,11 @@ def _finish(session: Session, folder: RunFolder, pace: Pace, peak: int, observer
             classes=session.dataset.classes,
             predictor=selected,
             selected_on=chosen_on,
-            miou=scores[selected].to_json()["miou"] if candidates else None,
+            miou=scores[selected].miou if best else None,
             method=session.config.method,
             resize=session.config.data.resize,
         )
         save_model(folder.path, session.method.networks()[selected], card)
     session.world.barrier()
     peak = max(peak, peak_reserved(session.engine.device))
-    return Outcome(folder, session, scores, selected, pace, peak)
+    return Outcome(folder, session, scores, selected, chosen_on, pace, peak)
