@@ -133,10 +133,14 @@ def run_session(
 
 
 def _compare(outcome: Outcome, forecast: Forecast | None, seconds: float, observer: Observer) -> None:
-    """Keep what was foreseen beside what came, and say it; a run that was finished already keeps what it has."""
-    if outcome.session.world.main and outcome.pace.steps:
-        content = comparison(forecast, seconds=seconds, peak=outcome.peak)
-        outcome.folder.write_json(outcome.folder.timing.name, content)
+    """Keep what was foreseen beside what came, and say it; a run that was finished already keeps what it has.
+
+    If it was killed before it wrote that, nobody knows how long it took, but the file still says that it is done.
+    """
+    timing, took = outcome.folder.timing, outcome.pace.steps > 0
+    if outcome.session.world.main and (took or not timing.exists()):
+        content = comparison(forecast, seconds=seconds if took else None, peak=outcome.peak if took else None)
+        outcome.folder.write_json(timing.name, content)
     if forecast is not None:
         observer.say(comparison_line(forecast, seconds=seconds, peak=outcome.peak))
 
