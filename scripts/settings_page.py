@@ -27,6 +27,10 @@ fewmask train DATA --out runs/second --config runs/first/config.yaml seed=1
 
 - Later wins: `--preset` (without it and without a file: `general`), then `--config FILE`, then options such as
   `--labels`, then `key=value` words. A resumed run starts from its own `config.yaml`.
+- Rates belong to one optimizer. Naming another, as above, leaves out what the preset or file that named the first one
+  has under `optimizer` and `baseline.optimizer`; the defaults below count then, and what you say beside the new name.
+  The run says what was left out, and the plan which rates there are. `baseline.optimizer.name` does the same for the
+  baseline alone.
 - Two sizes are height x width: `256x320`. Lists are written with commas: `views.scale=0.5,1.5`.
 - The section may be left out where only one section has the key: `steps=2000`. A key that no section has belongs to the
   method: `threshold=0.9`.{clash}

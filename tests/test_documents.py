@@ -20,7 +20,8 @@ from fewmask.commands.demo import Scale
 from fewmask.data.check import CODES
 from fewmask.data.synthetic import write_scenes
 from fewmask.methods.table import METHODS
-from fewmask.settings import all_keys, list_presets, parse_word, resolve
+from fewmask.settings import all_keys, list_presets, parse_word, preset, resolve
+from fewmask.training.learners import baseline_config
 from fewmask.training.observer import Observer
 from fewmask.training.run import run_training
 from tests.methods import test_contract
@@ -120,6 +121,13 @@ def test_the_readme_knows_every_command_target_method_and_contestant():
     assert f"{Scale().labeled} labeled and {Scale().unlabeled} unlabeled" in table
     assert f"{Scale().val} held-out scenes" in text
     assert len(text.splitlines()) < 120
+
+
+def test_the_twin_of_general_takes_as_many_steps_as_a_learner():
+    config = resolve(preset("general"))
+    steps = baseline_config(config, "student_1", 0).training.steps + config.settings["stages"] * config.training.steps
+    (line,) = [line for line in command_lines((ROOT / "docs/training.md").read_text()) if "photometric=true" in line]
+    assert shlex.split(line)[-1] == f"training.steps={steps}"
 
 
 def test_the_table_of_codes_is_that_of_the_checker():

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, f
 Size = tuple[PositiveInt, PositiveInt]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+ADAMW_RATE = 0.0001
 HORIZON = "_horizon"  # `decay_horizon` says `decay` in steps, or before it is resolved as a share of the steps
 
 
@@ -140,7 +141,9 @@ class LossSettings(Section):
 
 class OptimizerSettings(Section):
     name: Literal["sgd", "adamw"] = Field("sgd", description="optimizer")
-    lr: PositiveFloat = Field(0.01, description="learning rate of the backbone at the start")
+    lr: PositiveFloat = Field(
+        0.01, description=f"learning rate of the backbone at the start; unless given, {ADAMW_RATE} for adamw"
+    )
     head_lr: PositiveFloat | None = Field(None, description="learning rate of the head; none: ten times the backbone's")
     momentum: Share = Field(0.9, description="SGD momentum")
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="AdamW betas")
@@ -154,6 +157,13 @@ class OptimizerSettings(Section):
     )
     gamma: PositiveFloat = Field(0.1, description="what the step schedule multiplies by at each milestone")
     warmup: int = Field(0, ge=0, description="steps of linear warm-up")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rate_of_its_kind(cls, values: Any) -> Any:
+        """AdamW moves a weight by about its rate, whatever the gradient: SGD's would be a hundred times too large."""
+        adamw = isinstance(values, dict) and values.get("name") == "adamw"
+        return {"lr": ADAMW_RATE} | values if adamw else values
 
 
 class LearnerSettings(Section):

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from fewmask.config import HORIZON, Config, Section, Size
 from fewmask.errors import ConfigError
+from fewmask.layers import layered, merge_all
 
 SectionType = TypeVar("SectionType", bound=Section)
 DEFAULT_PRESET = "general"  # of `fewmask train` without a preset or a file
@@ -63,12 +64,12 @@ def resolve(
     *layers: Mapping[str, Any], words: Iterable[str] = (), method_keys: Collection[str] = (), where: str = "settings"
 ) -> Config:
     """Later layers win; `key=value` words win over all. `method_keys` are the method's own settings."""
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        merged = merge(merged, layer)
-    for word in words:
-        merged = merge(merged, parse_word(word, method_keys))
-    return _horizons_in_steps(read_section(Config, merged, where))
+    return _horizons_in_steps(read_section(Config, layered(*layers, word_layer(words, method_keys)), where))
+
+
+def word_layer(words: Iterable[str], method_keys: Collection[str] = ()) -> dict[str, Any]:
+    """All words as one layer, whatever their order."""
+    return merge_all(parse_word(word, method_keys) for word in words)
 
 
 def _horizons_in_steps(config: Config) -> Config:
@@ -80,14 +81,6 @@ def _horizons_in_steps(config: Config) -> Config:
     }
     horizons = {key: max(1, round(share * config.training.steps)) for key, share in shares.items()}
     return config.model_copy(update={"settings": config.settings | horizons})
-
-
-def merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    result = dict(base)
-    for key, value in top.items():
-        nested = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = merge(result[key], value) if nested else value
-    return result
 
 
 def parse_word(word: str, method_keys: Collection[str] = ()) -> dict[str, Any]:

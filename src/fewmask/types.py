@@ -78,6 +78,10 @@ class FlatImages:
         tensors = (self.values.to(device), self.offset.to(device), self.height.to(device), self.width.to(device))
         return FlatImages(*tensors, channels=self.channels)
 
+    def only(self, index: Tensor) -> FlatImages:
+        """These images alone, in the same buffer."""
+        return replace(self, offset=self.offset[index], height=self.height[index], width=self.width[index])
+
     def image(self, index: int) -> Tensor:
         """One image as stored, [C, H, W] float32 in [0, 1] (labels: raw integers as float)."""
         raw = self.raw(index)
@@ -119,6 +123,7 @@ class ViewRequest:
     labeled_color: bool = False  # color noise on the labeled images, too
     mixing: str = "none"  # "none" or "box"
     pairs: str = "batch"  # "batch": partners from the same images; "independent": a second draw, as many again
+    without_mixing: str = "no mixing"  # the word by which a user switches it off, for errors
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,10 @@ def test_compiled_blocks_stay_compiled_after_counting():
     assert len(calls) == 2 * blocks
 
 
-def test_students_count_three_passes_and_teachers_one():
-    method = make_method("rml")
+@pytest.mark.parametrize("restart", ["teacher", "baseline"])
+def test_students_count_three_passes_teachers_one_and_kept_weights_none(restart: str):
+    method = make_method("rml", restart=restart)
+    assert len(method.networks()) == (6 if restart == "baseline" else 4)
     one = forward_flop(method.student_1, (32, 48))
     assert one > 0
     assert least_flop(method, (32, 48), labeled=4, unlabeled=2) == 2 * one * (3 * (4 + 2) + 2)

@@ -8,8 +8,13 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
+from PIL import Image
 
+from fewmask.config import DataSettings
+from fewmask.data.opening import open_dataset
 from tests.commands.conftest import Fewmask
 from tests.commands.folders import TINY, write_folder
 
@@ -131,6 +136,44 @@ def test_masks_that_training_never_saw_can_be_scored(fewmask: Fewmask, tmp_path:
     assert (result.code, expected.code) == (0, 0)
     assert json.loads(result.out)["networks"] == json.loads(expected.out)["networks"]
     assert json.loads((run / "evaluation_unlabeled.json").read_text())["split"] == "unlabeled"
+
+
+def test_hidden_masks_that_training_tolerates_are_left_out(fewmask: Fewmask, tmp_path: Path) -> None:
+    """One of another size, one with a value that is no class: the others are scored, and the reasons are counted."""
+    data, run = write_folder(tmp_path / "data", labeled=6, val=1), tmp_path / "run"
+    hidden = [sample.name for sample in open_dataset(data, DataSettings(labels="2")).unlabeled if sample.mask]
+    small, strange, *fitting = hidden
+    Image.fromarray(np.zeros((8, 9), np.uint8)).save(data / "masks" / f"{small}.png")
+    Image.fromarray(np.full((32, 48), 77, np.uint8)).save(data / "masks" / f"{strange}.png")
+    assert fewmask("train", data, "--out", run, "--labels", "2", *TINY).code == 0
+    result = fewmask("evaluate", run, "--split", "unlabeled", "--json")
+    assert result.code == 0, result.err
+    content = json.loads(result.out)
+    assert content["left_out"] == {"size-mismatch": 1, "label-outside-classes": 1}
+    assert json.loads((run / "evaluation_unlabeled.json").read_text()) == content
+    why = f"(1 size-mismatch, 1 label-outside-classes): {small}, {strange}"
+    assert f"warning: 2 of 4 hidden masks do not fit and are left out {why}" in result.err.splitlines()
+    for name in (small, strange):
+        (data / "masks" / f"{name}.png").unlink()
+    (data / "split.txt").write_text("\n".join({f"photo {index}" for index in range(6)} - {small, strange, *fitting}))
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    settings["data"] |= {"labels": None, "split": str(data / "split.txt")}
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    without = json.loads(fewmask("evaluate", run, "--split", "unlabeled", "--json").out)
+    assert (without["networks"], without["left_out"]) == (content["networks"], {})
+
+
+def test_hidden_masks_of_which_none_fits_cannot_be_scored(fewmask: Fewmask, tmp_path: Path) -> None:
+    data, run = write_folder(tmp_path / "data", labeled=2, val=1), tmp_path / "run"
+    (name,) = (sample.name for sample in open_dataset(data, DataSettings(labels="1")).unlabeled if sample.mask)
+    Image.fromarray(np.full((32, 48), 77, np.uint8)).save(data / "masks" / f"{name}.png")
+    assert fewmask("train", data, "--out", run, "--labels", "1", *TINY).code == 0
+    result = fewmask("evaluate", run, "--split", "unlabeled")
+    assert result.code == 2
+    assert (
+        "error: no hidden mask can be used: the mask holds values outside the classes: 77 (1536 pixels)" in result.err
+    )
+    assert fewmask("evaluate", run).code == 0  # what was hidden does not decide about the classes here either
 
 
 def test_what_cannot_be_scored(fewmask: Fewmask, own: Path, scenes: Path, tmp_path: Path) -> None:

@@ -28,6 +28,10 @@ def read(path: Path) -> dict:
     return json.loads(path.read_text())
 
 
+def read_lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def test_a_finished_run_folder_is_complete(trained: Path, scenes: Path) -> None:
     assert sorted(path.name for path in trained.iterdir()) == [
         "checkpoints",
@@ -86,6 +90,37 @@ def test_without_val_nothing_is_scored_and_the_plan_says_what_ships(fewmask: Few
     assert "nothing was scored, there are no held-out labels: teacher_1 ships" in lines
 
 
+def test_validation_masks_that_hold_only_ignore_select_nothing(fewmask: Fewmask, tmp_path: Path) -> None:
+    data, run = write_folder(tmp_path / "data", val=2), tmp_path / "run"
+    for path in (data / "val/masks").iterdir():
+        Image.fromarray(np.full((32, 48), 255, np.uint8)).save(path)
+    words = ("training.evaluate_every=1", "training.log_every=1", "settings.stages=1")
+    result = fewmask("train", data, "--out", run, *TINY, *words)
+    assert result.code == 0, result.err
+    lines = [line.strip() for line in result.err.splitlines()]
+    assert "no network was selected, as no validation pixel has a label: teacher_1 ships" in lines
+    assert not [line for line in lines if "on val" in line or "points since then" in line]
+    (row,) = [line.split("│")[2:-1] for line in lines if "mean (mIoU)" in line]
+    assert {cell.strip() for cell in row} == {"-"}
+    evaluation, card = read(run / "evaluation.json"), read(run / "model.json")
+    assert {(each["miou"], each["pixel_accuracy"]) for each in evaluation["networks"].values()} == {(None, None)}
+    assert (evaluation["selected"], evaluation["selected_on"]) == ("teacher_1", None)
+    assert (card["predictor"], card["selected_on"], card["miou"]) == ("teacher_1", None, None)
+    for path in (*run.glob("*.json"), *run.glob("baseline*/*.json"), *run.glob("**/metrics.jsonl")):
+        for text in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
+            json.loads(text, parse_constant=lambda word, path=path: pytest.fail(f"{word} in {path}"))
+    assert read_lines(run / "metrics.jsonl")[-1]["val_miou/teacher_1"] is None
+    assert "teacher_1 was not chosen by any score" in (run / "report.html").read_text()
+    before = (run / "evaluation.json").read_bytes()
+    scored = fewmask("evaluate", run, "--json")
+    assert (scored.code, json.loads(scored.out)) == (0, evaluation)
+    assert "teacher_1 is what ships; it was not chosen on held-out labels" in scored.err.splitlines()
+    assert fewmask("evaluate", run).code == 0
+    assert (run / "evaluation.json").read_bytes() == before
+    again = fewmask("train", "--out", run, "--resume")
+    assert (again.code, (run / "evaluation.json").read_bytes()) == (0, before)
+
+
 def test_without_a_preset_a_run_is_rml_with_baselines_and_stages_of_as_many_steps(
     fewmask: Fewmask, scenes: Path, tmp_path: Path
 ) -> None:
@@ -113,6 +148,25 @@ def test_without_a_preset_a_run_is_rml_with_baselines_and_stages_of_as_many_step
         baseline = yaml.safe_load((tmp_path / "run" / name / "config.yaml").read_text())
         assert (baseline["training"]["steps"], baseline["settings"]["photometric"]) == (5, color)
         assert baseline["optimizer"]["head_lr"] == 0.1
+
+
+def test_another_optimizer_says_which_rates_it_has_instead(fewmask: Fewmask, scenes: Path, tmp_path: Path) -> None:
+    words = (*TINY[:2], "training.batch=2", "training.steps=1", "settings.stages=1")
+    result = fewmask("train", scenes, "--out", tmp_path / "run", *words, "baseline.optimizer.name=adamw")
+    assert result.code == 0, result.err
+    lines = [line.strip() for line in result.err.splitlines()]
+    assert (
+        "not taken, as it belongs to another optimizer: baseline.optimizer.lr=0.01, baseline.optimizer.head_lr=0.1"
+        in lines
+    )
+    assert [line for line in lines if line.startswith("optimizer ")][:2] == [
+        "optimizer  sgd, rate 0.005 (head 0.005), poly, weight decay 0.0005 (student_1, student_2)",
+        "optimizer  adamw, rate 0.0001 (head 0.001), poly, weight decay 0.0005 (baseline, baseline_2)",
+    ]
+    config = (tmp_path / "run/config.yaml").read_text()
+    again = fewmask("train", "--out", tmp_path / "run", "--resume")
+    assert (again.code, "not taken" in again.err) == (0, False)
+    assert (tmp_path / "run/config.yaml").read_text() == config
 
 
 def test_a_file_without_a_preset_stands_alone(fewmask: Fewmask, scenes: Path, tmp_path: Path) -> None:
@@ -300,6 +354,26 @@ def test_a_method_without_unlabeled_images_says_what_would_work(fewmask: Fewmask
         "  valid: images in unlabeled/, --labels N to hide some masks, or --method supervised",
     ]
     assert fewmask("train", data, "--out", tmp_path / "run", "--method", "supervised", *TINY).code == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "word"), [("rml", "settings.cutmix=false"), ("mean_teacher", "settings.mixing=none")]
+)
+def test_one_unlabeled_image_has_none_to_mix_with_and_the_error_says_how_to_do_without(
+    fewmask: Fewmask, tmp_path: Path, method: str, word: str
+) -> None:
+    data = write_folder(tmp_path / "data", unlabeled=1, val=1)
+    words = ("train", data, "--method", method, *TINY)
+    result = fewmask(*words, "--out", tmp_path / "run")
+    assert (result.code, result.err.splitlines()[-3:]) == (
+        2,
+        [
+            "error: mixing pastes one unlabeled image into another, and there is 1",
+            "  where: unlabeled images",
+            f"  valid: at least 2 of them, or {word}",
+        ],
+    )
+    assert fewmask(*words, "--out", tmp_path / "run", word).code == 0
 
 
 def test_debug_shows_the_traceback(scenes: Path) -> None:

@@ -166,6 +166,46 @@ def test_classes_are_inferred_from_the_values(tmp_path: Path) -> None:
     assert "4 classes" in dataset.notes[0]
 
 
+def test_hidden_masks_have_no_say_in_the_classes(tmp_path: Path) -> None:
+    """Neither a value that is none of a class nor one more class: both would tell training of what it must not know."""
+    pairs(tmp_path, "abcdefgh", 0, 1, 2)
+    drawn = names(opened(tmp_path, labels="3").labeled)
+    odd, more, *_ = sorted(set("abcdefgh") - set(drawn))
+    mask(tmp_path / f"masks/{odd}.png", 0, 77)
+    mask(tmp_path / f"masks/{more}.png", 3)
+    (tmp_path / "split.txt").write_text("\n".join(drawn))
+    for settings in ({"labels": "3"}, {"split": str(tmp_path / "split.txt")}):
+        dataset = opened(tmp_path, **settings)
+        assert names(dataset.labeled) == drawn
+        assert dataset.classes.names == ("class_0", "class_1", "class_2")
+        assert dataset.notes[0].startswith("no class file: the masks hold values up to 2")
+    refused(tmp_path, "no-classes")
+    pairs(tmp_path / "val", "v", 4)  # scored, and so known
+    assert len(opened(tmp_path, labels="3").classes) == 5
+    only = open_dataset(tmp_path, DataSettings(), shown=drawn)
+    assert (len(only.classes), names(only.labeled)) == (5, list("abcdefgh"))
+
+
+def test_masks_that_a_list_brings_say_which_classes_there_are(tmp_path: Path) -> None:
+    pairs(tmp_path, "ab", 0, 1, 2)
+    mask(tmp_path / "other/a.png", 0, 1)
+    (tmp_path / "split.txt").write_text("a other/a.png\n")
+    assert opened(tmp_path, split=str(tmp_path / "split.txt")).classes.names == ("class_0", "class_1")
+
+
+def test_a_few_masks_of_two_classes_may_show_only_one_of_them(tmp_path: Path) -> None:
+    pairs(tmp_path, "a", 0)
+    pairs(tmp_path, "b", 255)
+    pairs(tmp_path / "val", "v", 0, 255)
+    assert opened(tmp_path, labels="1").coding.lookup == {0: 0, 255: 1}
+    pairs(tmp_path / "val", "v", 0, 1, 255)
+    assert opened(tmp_path, labels="1").coding.lookup == {0: 0, 1: 1}
+    pairs(tmp_path / "val", "v", 0)
+    (tmp_path / "split.txt").write_text("a\n")
+    error = refused(tmp_path, "single-class", split=str(tmp_path / "split.txt"))
+    assert "classes.txt" in error.fix
+
+
 def test_values_that_are_no_indices_are_not_taken_for_classes(tmp_path: Path) -> None:
     pairs(tmp_path, "a", 0, 17, 128, 200)
     assert "0, 17, 128, 200" in refused(tmp_path, "no-classes").what

@@ -90,16 +90,32 @@ def test_most_cells_of_a_large_image_are_those_of_one_pass() -> None:
 def test_only_larger_images_are_tiled() -> None:
     network = Local()
     forward = bounded_forward(32 * 32)
-    small = torch.stack([picture(32, 32), picture(32, 32).flip(1)])
-    result = forward(network, small)
-    assert torch.equal(result.logits, network(small).logits)
-    assert network.seen[0] == (2, 3, 32, 32)
+    whole = picture(32, 32)[None]
+    assert torch.equal(forward(network, whole).logits, network(whole).logits)
+    assert network.seen[0] == (1, 3, 32, 32)
     network.seen.clear()
     result = forward(network, picture(33, 70)[None].repeat(2, 1, 1, 1))
     assert all(shape[0] == 1 and shape[2] * shape[3] <= 32 * 32 for shape in network.seen)
     assert result.logits.shape == (2, CLASSES, 9, 18)
     assert result.features.shape == (2, CHANNELS, 9, 18)
     assert torch.equal(result.logits[0], result.logits[1])
+
+
+@given(count=st.integers(1, 9), height=st.integers(1, 40), width=st.integers(1, 40), pixels=st.integers(16, 4000))
+@settings(max_examples=40, deadline=None)
+def test_the_images_of_a_pass_count_together(count: int, height: int, width: int, pixels: int) -> None:
+    """No pass is above the limit, and where images are not tiled none but the last could have taken one more."""
+    network = Local()
+    images = torch.stack([picture(height, width).roll(index, 1) for index in range(count)])
+    with torch.no_grad():
+        result = bounded_forward(pixels)(network, images)
+        passes = [*network.seen]
+        assert max(shape[0] * shape[2] * shape[3] for shape in passes) <= pixels
+        if height * width <= pixels:
+            assert all((shape[0] + 1) * height * width > pixels for shape in passes[:-1])
+            torch.testing.assert_close(result.logits, network(images).logits, atol=1e-5, rtol=0)
+            torch.testing.assert_close(result.features, network(images).features, atol=1e-5, rtol=0)
+    assert sum(shape[0] for shape in passes) >= len(result.logits) == count
 
 
 def test_double_precision_stays_double() -> None:

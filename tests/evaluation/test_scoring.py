@@ -128,7 +128,7 @@ def test_selection_takes_the_best_and_breaks_ties_by_order() -> None:
     found = {"student_1": made(0.5), "teacher_1": made(0.6), "ensemble": made(0.6), "nothing": made(float("nan"))}
     assert select(found, ["ensemble", "teacher_1"]) == "ensemble"
     assert select(found, ["teacher_1", "ensemble"]) == "teacher_1"
-    assert select({"b": made(float("nan")), "a": made(float("nan"))}, ["a", "b"]) == "a"
+    assert select({"b": made(float("nan")), "a": made(float("nan"))}, ["a", "b"]) is None
     assert select({"b": made(float("nan")), "a": made(0.0)}, ["b", "a"]) == "a"
 
 

@@ -14,7 +14,6 @@ from fewmask.data.dataset import Classes
 from fewmask.report.pictures import (
     IGNORE_COLOR,
     colorize,
-    overlay,
     picture_grid,
     to_data_uri,
     write_confidence_png,
@@ -43,13 +42,6 @@ def test_ignored_pixels_are_hatched_in_grays() -> None:
 def test_label_without_a_color_is_an_error() -> None:
     with pytest.raises(IndexError):
         colorize(np.array([[3]]), COLORS)
-
-
-def test_overlay_blends_classes_and_spares_ignored_pixels() -> None:
-    image = np.full((2, 3, 3), 100, dtype=np.uint8)
-    result = overlay(image, LABEL, COLORS, alpha=0.25)
-    assert result[0, 1].tolist() == [125, 75, 75]
-    assert result[1, 1].tolist() == [100, 100, 100]
 
 
 def test_index_png_keeps_indices_and_shows_colors(tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ from fewmask.data.opening import open_dataset
 from fewmask.settings import resolve
 from fewmask.training.checkpoint import list_checkpoints, load_checkpoint
 from fewmask.training.distributed import World
+from fewmask.training.loading import load_stores
 from fewmask.training.observer import Observer
 from fewmask.training.run import run_training
 from fewmask.training.run_folder import RunFolder
-from fewmask.training.session import Session, build_session, load_stores
+from fewmask.training.session import Session, build_session
 from fewmask.training.stages import begin_stage
 
 ROOT = Path(__file__).parents[2]

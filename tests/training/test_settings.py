@@ -1,12 +1,14 @@
 """From presets, files and key=value words to settings."""
 
 import pytest
+import yaml
 from pydantic import Field
 
 from fewmask.config import Config, Section
 from fewmask.errors import ConfigError
 from fewmask.methods.rml_settings import RMLSettings
 from fewmask.settings import list_presets, parse_word, preset, read_section, read_settings_file, resolve
+from fewmask.training.learners import baseline_config
 
 
 @pytest.mark.parametrize(
@@ -64,6 +66,54 @@ def test_later_layers_win_key_by_key(tmp_path):
     assert config.seed == 2
     assert config.settings == {"decay": 0.9, "threshold": 0.2}
     assert layers[0]["training"]["steps"] == 60  # layers are left as they were
+
+
+def rates(*layers, words=()):
+    """Those of the run and of both learners' baselines: name, rate, head's rate, weight decay."""
+    config = resolve(*layers, words=words)
+    baselines = [baseline_config(config, f"student_{number}", 0) for number in (1, 2)]
+    settings = [each.optimizer for each in (config, *baselines)]
+    return [(each.name, each.lr, each.head_lr, each.weight_decay) for each in settings]
+
+
+SGD, SGD_BEFORE = ("sgd", 0.005, 0.005, 5e-4), ("sgd", 0.01, 0.1, 5e-4)
+ADAMW = ("adamw", 1e-4, None, 5e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), [SGD, SGD_BEFORE, SGD_BEFORE]),
+        (("optimizer.name=sgd",), [SGD, SGD_BEFORE, SGD_BEFORE]),
+        (("optimizer.name=adamw",), [ADAMW, ADAMW, ADAMW]),
+        (("optimizer.lr=0.02", "optimizer.name=adamw"), [("adamw", 0.02, None, 5e-4)] * 3),
+        (("optimizer.name=adamw", "baseline.optimizer.lr=0.02"), [ADAMW, *[("adamw", 0.02, None, 5e-4)] * 2]),
+        (("baseline.optimizer.name=adamw",), [SGD, ADAMW, ADAMW]),
+        (("optimizer.name=adamw", "baseline.optimizer.name=sgd"), [ADAMW, SGD_BEFORE, SGD_BEFORE]),
+        (("learners.student_2.optimizer.name=adamw",), [SGD, SGD_BEFORE, ADAMW]),
+        (("learners.student_2.baseline.optimizer.name=adamw",), [SGD, SGD_BEFORE, ADAMW]),
+    ],
+)
+def test_another_optimizer_has_none_of_a_presets_rates(words, expected):
+    assert rates(preset("general"), words=words) == expected
+
+
+def test_rates_in_a_file_belong_to_the_optimizer_that_it_names(tmp_path):
+    named = {"optimizer": {"name": "sgd", "lr": 0.3}, "learners": {"student_2": {"optimizer": {"lr": 0.4}}}}
+    assert rates(named, words=["optimizer.name=adamw"]) == [ADAMW, ADAMW, ADAMW]
+    bare = {"optimizer": {"lr": 0.3}}  # speaks of whichever it is
+    assert rates(preset("general"), bare, words=["optimizer.name=adamw"])[0] == ("adamw", 0.3, None, 5e-4)
+    ran = resolve(preset("general"), words=["optimizer.name=adamw", "optimizer.lr=0.3"])
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(ran.model_dump(mode="json")))
+    assert resolve(read_settings_file(path)) == ran
+    assert resolve(preset("general"), read_settings_file(path)) == ran
+    assert rates(read_settings_file(path), words=["optimizer.name=sgd"])[0] == ("sgd", 0.01, None, 5e-4)
+
+
+def test_a_preset_for_adamw_keeps_its_rates():
+    own = [("adamw", 0.01, 0.01, 0.01), *[("adamw", 0.004, 0.004, 0.01)] * 2]
+    assert rates(preset("demo")) == rates(preset("demo"), words=["optimizer.name=adamw"]) == own
 
 
 @pytest.mark.parametrize("name", list_presets())

@@ -17,8 +17,9 @@ from fewmask.data.synthetic import write_scenes
 from fewmask.methods.rml import P0
 from fewmask.settings import preset, resolve
 from fewmask.training.distributed import World
+from fewmask.training.loading import load_stores
 from fewmask.training.observer import Observer
-from fewmask.training.session import Session, build_maker, build_session, load_stores
+from fewmask.training.session import Session, build_maker, build_session
 from fewmask.training.stages import sweep
 from fewmask.types import IGNORE, PixelMaps
 from fewmask.views.soft_label_codes import CODES

@@ -15,7 +15,7 @@ from fewmask.training.observer import Observer
 from fewmask.training.run import run_training
 from fewmask.training.stepper import Stepper
 from fewmask.types import PixelMaps
-from tests.training.runs import assert_same_run, tiny_config, write_data
+from tests.training.runs import assert_same_run, tiny_config, tiny_session, write_data
 
 STEPS, BASELINE = 4, 3
 WORDS = (f"training.steps={STEPS}", "training.checkpoint_every=3", "training.log_every=2", "training.keep=9")
@@ -177,6 +177,18 @@ def test_a_stage_leaves_no_memory_to_the_next_after_a_resume(
     train(data, tmp_path / "run", resume=True, where=where)
     assert len(kept) > 10
     assert (alive[-1], alive[STEPS]) == (0, 0)
+
+
+def test_no_pass_of_a_sweep_shows_more_pixels_than_it_may(data: Path):
+    """Enlarged views, too: of 32x48 images three share a pass, and one that is 2.5 times as large is tiled."""
+    limit, seen = 3 * 32 * 48, []
+    words = (f"training.sweep_pixels={limit}", "settings.p0_scales=1.0,1.5,2.5", "settings.p0_flip=true")
+    session = tiny_session(data, *words, method="rml")
+    for teacher in (session.method.teacher_1, session.method.teacher_2):
+        teacher.register_forward_hook(lambda network, images, answer: seen.append(tuple(images[0].shape)))
+    stages.sweep(session, Observer())
+    assert max(count * height * width for count, _, height, width in seen) <= limit
+    assert {shape[0] for shape in seen if shape[2:] == (32, 48)} == {3, 1}  # six labeled, seven unlabeled images
 
 
 def tensors_of(stepper: Stepper) -> list[torch.Tensor]:

@@ -36,7 +36,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_anything_is_overwritten(
     labeled = [session.dataset.labeled[index].name for index in batch.image_index]
     unlabeled = [session.dataset.unlabeled[index].name for index in batch.weak_index]
     assert caught.value.where == f"labeled images {', '.join(labeled)}; unlabeled {', '.join(unlabeled)}"
-    assert "optimizer.lr" in caught.value.fix
+    assert caught.value.fix == (
+        "a lower optimizer.lr and optimizer.head_lr, optimizer.clip=1.0; `fewmask check` looks at the images"
+    )
     kept = [load_checkpoint(path) for path in list_checkpoints(run / "checkpoints")]
     assert [state["step"] for state in kept] == [4, 3, 2, 1, 0]
     for state in kept:
@@ -45,6 +47,39 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_anything_is_overwritten(
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 4]
     assert not (run / "model.safetensors").exists()
+
+
+OWN = "learners.student_2.optimizer={name: adamw, lr: 0.001}"
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (
+            ("baseline.optimizer.lr=1e30",),
+            "a lower baseline.optimizer.lr and baseline.optimizer.head_lr, baseline.optimizer.clip=1.0; ",
+        ),
+        (
+            ("baseline.optimizer.lr=1e30", "optimizer.head_lr=none", "baseline.optimizer.clip=0.5"),
+            "a lower baseline.optimizer.lr; ",
+        ),
+        (
+            (OWN, "learners.student_2.baseline.optimizer.lr=1e30"),
+            "a lower learners.student_2.baseline.optimizer.lr, learners.student_2.baseline.optimizer.clip=1.0; ",
+        ),
+        (
+            (OWN, "optimizer.lr=1e30", "baseline.optimizer.lr=0.001"),
+            "a lower optimizer.lr and optimizer.head_lr and learners.student_2.optimizer.lr, optimizer.clip=1.0, "
+            "learners.student_2.optimizer.clip=1.0; ",
+        ),
+    ],
+)
+def test_the_rates_to_lower_are_those_that_count_where_it_happened(data, tmp_path, words, advice):
+    """In a baseline its own, of a learner with an optimizer of its own that one's, and a head's where it is set."""
+    steps = ("training.steps=4", "training.check_every=1")
+    with pytest.raises(TrainingError, match="not finite in step 1;") as caught:
+        train_here(data, tmp_path / "run", *steps, *words, method="rml")
+    assert caught.value.fix.startswith(advice)
 
 
 @pytest.mark.parametrize("looking", ["check_every", "log_every", "checkpoint_every"])

@@ -159,3 +159,9 @@ def test_short_runs_and_finished_ones_are_not_tried(data: Path, tmp_path: Path, 
     kept = RunFolder(tmp_path / "run").timing.read_bytes()
     train_here(data, tmp_path / "run", "training.steps=3", resume=True)
     assert RunFolder(tmp_path / "run").timing.read_bytes() == kept
+    RunFolder(tmp_path / "run").timing.unlink()  # killed between the last checkpoint and the last file
+    train_here(data, tmp_path / "run", "training.steps=3", resume=True)
+    assert json.loads(RunFolder(tmp_path / "run").timing.read_text()) == {
+        "predicted": {"seconds": None, "peak_bytes": None, "parts": []},
+        "actual": {"seconds": None, "peak_bytes": None},
+    }

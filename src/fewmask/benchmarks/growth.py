@@ -21,11 +21,12 @@ from fewmask.data.host_memory import available_memory
 from fewmask.settings import resolve
 from fewmask.training.device_memory import release
 from fewmask.training.distributed import World
+from fewmask.training.loading import load_stores
 from fewmask.training.observer import Observer
 from fewmask.training.pixel_store import map_forms, stored_bytes
 from fewmask.training.run import open_checked
 from fewmask.training.run_folder import RunFolder
-from fewmask.training.session import Session, build_session, load_stores
+from fewmask.training.session import Session, build_session
 from fewmask.training.stages import begin_stage
 
 SIDE = 32

@@ -24,11 +24,13 @@ def forward_flop(network: nn.Module, size: tuple[int, int], channels: int = 3) -
 
 
 def least_flop(method: Method, size: tuple[int, int], *, labeled: int, unlabeled: int) -> int:
-    """Students learn from labeled and mixed images; the other networks look once at each unlabeled image."""
-    trained = method.trained().values()
+    """Students learn from labeled and mixed images; the other networks look once at each unlabeled image.
+
+    One that is neither trained nor scored only keeps weights, as the baselines of `rml` do, and looks at nothing.
+    """
+    trained = method.trained()
     flop = 0
-    for network in method.networks().values():
-        learns = any(network is each for each in trained)
-        passes = _TRAINED * (labeled + unlabeled) if learns else unlabeled
-        flop += passes * forward_flop(network, size)
+    for name in {**trained, **dict.fromkeys(method.predictors)}:
+        passes = _TRAINED * (labeled + unlabeled) if name in trained else unlabeled
+        flop += passes * forward_flop(method.networks()[name], size)
     return flop

@@ -15,10 +15,11 @@ from fewmask.errors import ConfigError
 from fewmask.methods.rml import RMLSettings
 from fewmask.settings import list_presets, preset, resolve
 from fewmask.training.distributed import World
+from fewmask.training.loading import choose_crop
 from fewmask.training.observer import Observer
 from fewmask.training.placement import Stores
 from fewmask.training.run_folder import RunFolder
-from fewmask.training.session import Session, build_session, choose_crop
+from fewmask.training.session import Session, build_session
 from fewmask.training.stages import begin_stage
 from fewmask.types import FlatImages
 

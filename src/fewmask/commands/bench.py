@@ -104,28 +104,35 @@ def data(
     from fewmask.training.engine import choose_device
 
     _require_folder(out)
-    _require_folder(picture)
-    if picture and not (growth and picture.suffix in _PICTURES):
-        fix = f"--growth --picture FILE, which ends in {', '.join(_PICTURES)}"
-        raise ConfigError(f"{picture} cannot be drawn", where="--picture", fix=fix)
+    _require_drawable(picture, growth)
     if growth and words:
         raise ConfigError("--growth has a session of its own", where=" ".join(words), fix="no settings beside --growth")
     target, presets = choose_device(device), preset or ["camvid"]
     with ConsoleObserver() as observer:
         shared = {"device": target, "steps": steps, "observer": observer}
-        results = (
-            [_grown(largest, budget=budget, **shared)]
-            if growth
-            else _decoded(presets, words or [], files=files, **shared)
-        )
+        if growth:
+            results = [_grown(largest, budget=budget, **shared)]
+        else:
+            results = _decoded(presets, words or [], files=files, **shared)
     own = {"growth": True, "largest": largest, "budget": budget} if growth else {"preset": presets, "files": files}
     command = _command("data", words, **own, steps=steps, device=device)
     results = [result | surroundings(target, command) for result in results]
     if picture:
-        from fewmask.benchmarks.growth_picture import draw_growth
-
-        draw_growth(results[0], picture)
+        _draw(results[0], picture)
     return _hand_over(results, as_json, out)
+
+
+def _require_drawable(picture: Path | None, growth: bool) -> None:
+    _require_folder(picture)
+    if picture and not (growth and picture.suffix in _PICTURES):
+        fix = f"--growth --picture FILE, which ends in {', '.join(_PICTURES)}"
+        raise ConfigError(f"{picture} cannot be drawn", where="--picture", fix=fix)
+
+
+def _draw(growth: dict[str, Any], picture: Path) -> None:
+    from fewmask.benchmarks.growth_picture import draw_growth
+
+    draw_growth(growth, picture)
 
 
 def _grown(largest: int, **measured: Any) -> dict[str, Any]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fewmask.cli import print_json
-from fewmask.config import Config, DataSettings
+from fewmask.config import Config
 from fewmask.console import ConsoleObserver, plain_console
 from fewmask.data.dataset import Dataset, Sample
 from fewmask.data.opening import open_dataset
-from fewmask.data.store import load_images, load_masks
+from fewmask.data.problem import DataProblem
+from fewmask.data.store import load_hidden_masks, load_images, load_masks
 from fewmask.errors import ConfigError, DataError, TrainingError
 from fewmask.evaluation.confusion import Scores
 from fewmask.evaluation.scoring import evaluation_json, score_networks
@@ -21,6 +26,9 @@ from fewmask.training.engine import choose_device, set_tf32
 from fewmask.training.model_file import ModelCard, load_card
 from fewmask.training.networks import autocast_logits, load_networks
 from fewmask.training.run_folder import RunFolder
+from fewmask.types import FlatImages
+
+_SHOWN = 5  # images named in a warning
 
 
 def run_evaluate(run: Path, *, data: Path | None, split: str, as_json: bool, device: str | None) -> int:
@@ -29,12 +37,13 @@ def run_evaluate(run: Path, *, data: Path | None, split: str, as_json: bool, dev
     folder = RunFolder(run)
     config, card = folder.read_config(), load_card(run)
     root = Path(data or config.data.root or ".")
-    settings = config.data if split == "unlabeled" else _data_settings(config.data, other=data is not None)
-    dataset = open_dataset(root, settings, config.seed)
+    dataset = _opened(folder, config, root, split, other=data is not None)
     _require_scorable(dataset, split, card)
     with ConsoleObserver() as observer:
-        scores = _score(folder, config, dataset, split, device, observer)
+        truth = _load(config, dataset, split, card, observer)
+        scores = _score(folder, config, truth, device, observer)
         content = evaluation_json(scores, selected=card.predictor, selected_on=card.selected_on, split=split)
+        content |= {"left_out": truth.left_out} if split == "unlabeled" else {}
         _write(folder, _file_name(data, root, split), content, observer)
         ships = f"was chosen on {card.selected_on}" if card.selected_on else "was not chosen on held-out labels"
         observer.say(f"{card.predictor} is what ships; it {ships}")
@@ -45,14 +54,18 @@ def run_evaluate(run: Path, *, data: Path | None, split: str, as_json: bool, dev
     return 0
 
 
-def _data_settings(settings: DataSettings, *, other: bool) -> DataSettings:
-    """How the run read its data; which images were labeled says nothing about another folder.
+def _opened(folder: RunFolder, config: Config, root: Path, split: str, *, other: bool) -> Dataset:
+    """The data as the run read them; which images were labeled says nothing about another folder.
 
-    On the run's own data the choice matters only where validation images are held out from the labeled ones.
+    On the run's own data the choice matters where images were left unlabeled, and where validation images are held out
+    from the labeled ones. Else it need not be made again, but masks that it hid still have no say in the classes.
     """
-    if settings.holdout and not other:
-        return settings
-    return settings.model_copy(update={"labels": None, "split": None})
+    settings = config.data
+    if split == "unlabeled" or (settings.holdout and not other):
+        return open_dataset(root, settings, config.seed)
+    shown = None if other or not folder.split.is_file() else folder.read_json(folder.split.name)["labeled"]["names"]
+    settings = settings.model_copy(update={"labels": None, "split": None})
+    return open_dataset(root, settings, config.seed, shown=shown)
 
 
 def _samples(dataset: Dataset, split: str) -> list[Sample]:
@@ -86,19 +99,55 @@ def _write(folder: RunFolder, name: str, content: Mapping[str, Any], observer: C
         observer.warn(f"{error.what} ({error.where})")
 
 
-def _score(
-    folder: RunFolder, config: Config, dataset: Dataset, split: str, device: str | None, observer: ConsoleObserver
-) -> dict[str, Scores]:
+@dataclass(frozen=True)
+class Truth:
+    """Images with their labels, and why others have none that could be used: code -> how many."""
+
+    images: FlatImages
+    labels: FlatImages
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+def _load(config: Config, dataset: Dataset, split: str, card: ModelCard, observer: ConsoleObserver) -> Truth:
     samples = _samples(dataset, split)
+    limits: dict[str, Any] = {"resize": config.data.resize, "max_pixels": config.data.max_pixels}
+    images = load_images(samples, channels=card.channels, **limits)
+    if split != "unlabeled":
+        return Truth(images, load_masks(samples, dataset.coding, **limits))
+    problems: dict[int, DataProblem] = {}
+    labels = load_hidden_masks(samples, images, dataset.coding, unfit=problems.__setitem__, **limits)
+    left_out = _left_out(samples, dict(sorted(problems.items())), observer)
+    kept = torch.tensor([index for index in range(len(samples)) if index not in problems])
+    return Truth(images.only(kept), labels.only(kept), left_out)
+
+
+def _left_out(
+    samples: Sequence[Sample], problems: Mapping[int, DataProblem], observer: ConsoleObserver
+) -> dict[str, int]:
+    """Training tolerates hidden masks that do not fit, so scores do, too, as long as there are others; they say so."""
+    if len(problems) == len(samples):
+        first = problems[0]
+        raise DataError(f"no hidden mask can be used: {first.what} ({first.code})", where=first.where, fix=first.fix)
+    codes = Counter(problem.code for problem in problems.values())
+    if problems:
+        why = ", ".join(f"{count} {code}" for code, count in codes.items())
+        names = [samples[index].name for index in problems]
+        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        observer.warn(f"{len(names)} of {len(samples)} hidden masks do not fit and are left out ({why}): {shown}")
+    return dict(codes)
+
+
+def _score(
+    folder: RunFolder, config: Config, truth: Truth, device: str | None, observer: ConsoleObserver
+) -> dict[str, Scores]:
     target = choose_device(device)
     set_tf32(config.training.tf32)
     networks, card, ensemble = load_networks(folder)
-    limits = {"resize": config.data.resize, "max_pixels": config.data.max_pixels}
     return score_networks(
         {name: autocast_logits(network, target, config.training.precision) for name, network in networks.items()},
         ensemble,
-        load_images(samples, channels=card.channels, **limits),  # type: ignore[arg-type]
-        load_masks(samples, dataset.coding, **limits),  # type: ignore[arg-type]
+        truth.images,
+        truth.labels,
         config.evaluation,
         card.classes.names,
         device=target,

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fewmask.config import Config
+from fewmask.config import Config, OptimizerSettings
 from fewmask.console import ConsoleObserver
 from fewmask.errors import ConfigError
+from fewmask.layers import layered, left_out
 from fewmask.methods.table import method_class, read_method_settings
 from fewmask.report.tables import scores_table
-from fewmask.settings import DEFAULT_PRESET, merge, read_settings_file, require_preset, resolve
+from fewmask.settings import DEFAULT_PRESET, read_settings_file, require_preset, resolve, word_layer, written
 from fewmask.settings import preset as read_preset
 from fewmask.training.run import Outcome, run_training
 from fewmask.training.run_folder import RunFolder
@@ -37,11 +38,14 @@ def run_train(
     if out is None:
         raise ConfigError("no run folder given", where="--out", fix="fewmask train DATA --out RUN")
     asked, resume = resume, resume and _has_run(out, data)
-    config = _config(data, out, preset, config_file, flags, words, resume)
+    layers = _layers(data, out, preset, config_file, flags, words, resume)
+    config = _from_anywhere(resolve(*layers))
     _require_possible(config, out, resume)
     with ConsoleObserver() as observer:
         if asked and not resume:
             observer.say(f"there is no run in {out} yet, so one starts")
+        for line in _of_another_optimizer(layers):
+            observer.say(line)
         try:
             outcome = run_training(
                 config, out, device=device, resume=resume, init=init, observer=observer, baselines=baselines
@@ -62,7 +66,7 @@ def _go_on(out: Path) -> str:
     return f"go on with: fewmask train --out {shlex.quote(str(out))} --resume"
 
 
-def _config(
+def _layers(
     data: Path | None,
     out: Path,
     preset: str | None,
@@ -70,7 +74,7 @@ def _config(
     flags: dict[str, Any],
     words: list[str],
     resume: bool,
-) -> Config:
+) -> tuple[dict[str, Any], ...]:
     """Preset, then file, then options, then key=value words; a resumed run starts from its own settings.
 
     A file is all that its user wants changed, so a preset that nobody named would only stand in its way.
@@ -85,7 +89,16 @@ def _config(
     method = resolve(before, named, file, flags, words=chosen).method
     keys = method_class(method).Settings.model_fields.keys()
     named = _for_method(named, method) if named else {}
-    return _from_anywhere(resolve(before, named, file, root, flags, words=words, method_keys=keys))
+    return before, named, file, root, flags, word_layer(words, keys)
+
+
+def _of_another_optimizer(layers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What a preset or a file says of an optimizer that is not used is not taken, and that is said."""
+    usual = OptimizerSettings().model_dump(mode="json", exclude={"lr"})  # what it would be anyway; a rate differs
+    found = left_out(*layers).items()
+    words = [f"{key}={written(value)}" for key, value in found if value != usual.get(key.rpartition(".")[2])]
+    if words:
+        yield f"not taken, as it belongs to another optimizer: {', '.join(words)}"
 
 
 def _file_settings(path: Path) -> dict[str, Any]:
@@ -110,7 +123,7 @@ def _for_method(preset: dict[str, Any], method: str) -> dict[str, Any]:
         return preset | {"settings": {}}
     baseline = preset.get("baseline", {})
     own = baseline.get("settings", {}) if method == "supervised" else {}
-    return merge(preset, baseline) | {"settings": own, "baseline": {}}
+    return layered(preset, baseline) | {"settings": own, "baseline": {}}
 
 
 def _from_anywhere(config: Config) -> Config:
@@ -147,7 +160,7 @@ def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
     page = write_run_report(outcome)
     if outcome.scores:
         observer.console.print(scores_table(outcome.scores))
-        observer.say(f"selected {outcome.selected} on val")
+        observer.say(_choice(outcome))
         for line in _gains(outcome):
             observer.say(line)
     else:
@@ -159,9 +172,15 @@ def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
     observer.say(f"next: fewmask predict {shlex.quote(str(outcome.folder.path))} IMAGES --out predictions")
 
 
+def _choice(outcome: Outcome) -> str:
+    if outcome.selected_on is None:
+        return f"no network was selected, as no validation pixel has a label: {outcome.selected} ships"
+    return f"selected {outcome.selected} on {outcome.selected_on}"
+
+
 def _gains(outcome: Outcome) -> Iterator[str]:
     """How far the run got from the supervised baselines inside its folder, where it has any."""
-    ours = outcome.scores[outcome.selected].miou
+    ours = outcome.scores[outcome.selected].to_json()["miou"]
     for path in sorted(outcome.folder.path.glob("baseline*/evaluation.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
         before = found["networks"][found["selected"]]["miou"]

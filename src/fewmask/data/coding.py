@@ -29,7 +29,7 @@ def decide_coding(
     root: Path,
 ) -> Decision:
     """Classes and mask coding, and in notes what was decided on the user's behalf."""
-    masks = [sample.mask for sample in labeled if sample.mask]
+    masks, others = ([sample.mask for sample in part if sample.mask] for part in (labeled, held_out))
     ignore = frozenset({IGNORE, *settings.ignore, *(declared.ignore if declared else ())})
     if settings.foreground is not None:
         return _two_classes(declared, settings.foreground, settings, "")
@@ -39,13 +39,12 @@ def decide_coding(
     if (
         (declared is None or len(declared.names) <= 2)
         and not asked_to_ignore
-        and _is_binary(masks, settings.max_pixels)
+        and _is_binary(masks, others, settings.max_pixels)
     ):
         note = "every mask holds only 0 and 255: 255 is read as class 1 (--ignore 255 would ignore it)"
         return _two_classes(declared, 255, settings, note)
     if declared is None:
-        masks += [sample.mask for sample in held_out if sample.mask]
-        return _inferred(masks, ignore, settings.max_pixels, root)
+        return _inferred(masks + others, ignore, settings.max_pixels, root)
     require_classes(declared.names, declared.path)
     return declared.classes(), MaskCoding("index", _identity(len(declared.names), ignore), ignore=ignore), ()
 
@@ -102,23 +101,35 @@ def _inferred(masks: Sequence[Path], ignore: frozenset[int], max_pixels: int, ro
         what = f"no classes are declared, and the mask values ({shown}, ...) do not look like class indices"
         fix = "masks that hold 0, 1, 2, ... without gray edges, or classes.txt with one name per line"
         raise DataProblem("no-classes", what, where=root, fix=fix)
+    if count == 1:
+        what = "no classes are declared, and the masks that are used hold nothing but 0"
+        raise DataProblem("single-class", what, where=root, fix="classes.txt with one name per line, or other labels")
     names = tuple(f"class_{index}" for index in range(count))
-    require_classes(names, root)
     note = (
         f"no class file: the masks hold values up to {count - 1}, so there are {count} classes, class_0 to {names[-1]}"
     )
     return Classes(names, default_colors(count)), MaskCoding("index", _identity(count, ignore), ignore=ignore), (note,)
 
 
-def _is_binary(masks: Sequence[Path], max_pixels: int) -> bool:
+def _is_binary(labeled: Sequence[Path], held_out: Sequence[Path], max_pixels: int) -> bool:
+    """Whether the labeled masks hold exactly 0 and 255; a few may show only one, and then the others count, too."""
+    values = _binary_values(labeled, max_pixels)
+    if values is not None and values != _BINARY:
+        more = _binary_values(held_out, max_pixels)
+        values = None if more is None else values | more
+    return values == _BINARY
+
+
+def _binary_values(masks: Sequence[Path], max_pixels: int) -> set[int] | None:
+    """Which of 0 and 255 the masks hold; None if anything else."""
     values: set[int] = set()
     for _, raw in _readable(masks, max_pixels):
         if is_color(raw):
-            return False
+            return None
         values |= _values(raw)
         if not values <= _BINARY:
-            return False
-    return values == _BINARY
+            return None
+    return values
 
 
 def _readable(masks: Sequence[Path], max_pixels: int) -> Iterator[tuple[Path, np.ndarray]]:

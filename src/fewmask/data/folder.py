@@ -6,14 +6,14 @@ The labeled pairs may also stand in train/images + train/masks, or in images/tra
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fewmask.config import DataSettings
 from fewmask.data.classes import read_classes
 from fewmask.data.coding import decide_coding
-from fewmask.data.dataset import Dataset, Sample
+from fewmask.data.dataset import Classes, Dataset, MaskCoding, Sample
 from fewmask.data.paths import one_spelling, relative
 from fewmask.data.problem import DataProblem
 from fewmask.data.reading import IMAGE_SUFFIXES
@@ -46,8 +46,8 @@ def is_folder(root: Path) -> bool:
     )
 
 
-def read_folder(root: Path, settings: DataSettings) -> Dataset:
-    """A folder data set, all labeled images labeled."""
+def read_folder(root: Path) -> Dataset:
+    """A folder data set, all labeled images labeled; its classes are undecided until `with_classes`."""
     listing = list_folder(root)
     if listing.clashes:
         first, second = listing.clashes[0]
@@ -56,14 +56,24 @@ def read_folder(root: Path, settings: DataSettings) -> Dataset:
     if not listing.labeled:
         what = "there is no labeled image"
         raise DataProblem("no-labeled", what, where=root, fix=f"images in images/ with masks in masks/\n{TREE}")
-    classes, coding, notes = decide_coding(
-        listing.labeled, listing.val + listing.test, read_classes(root), settings, root
-    )
+    notes: tuple[str, ...] = ()
     if listing.other_files:
         suffixes = ", ".join(sorted({path.suffix or path.name for path in listing.other_files}))
-        notes += (f"{len(listing.other_files)} files are not named like images and were left out ({suffixes})",)
+        notes = (f"{len(listing.other_files)} files are not named like images and were left out ({suffixes})",)
     parts = (listing.labeled, listing.unlabeled, listing.val, listing.test)
-    return Dataset(root, "folder", classes, coding, *parts, notes)
+    return Dataset(root, "folder", Classes((), ()), MaskCoding("index"), *parts, notes)
+
+
+def with_classes(dataset: Dataset, settings: DataSettings, shown: Collection[str] | None = None) -> Dataset:
+    """A folder data set with what its class file and the masks of labeled, val and test images say of its classes.
+
+    Hidden masks have no say: they would tell a run what it must not know. `shown` are names of labeled images, where
+    the masks of the others were hidden from the run whose classes are wanted.
+    """
+    labeled = [sample for sample in dataset.labeled if shown is None or sample.name in shown]
+    declared = read_classes(dataset.root)
+    classes, coding, notes = decide_coding(labeled, dataset.val + dataset.test, declared, settings, dataset.root)
+    return replace(dataset, classes=classes, coding=coding, notes=notes + dataset.notes)
 
 
 def list_folder(root: Path) -> Listing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -9,7 +10,7 @@ from types import ModuleType
 from fewmask.config import DataSettings
 from fewmask.data.coding import with_ignored
 from fewmask.data.dataset import Dataset, Sample
-from fewmask.data.folder import TREE, is_folder, read_folder
+from fewmask.data.folder import TREE, is_folder, read_folder, with_classes
 from fewmask.data.layouts import camvid, cityscapes, voc
 from fewmask.data.paths import outside_root, relative
 from fewmask.data.problem import DataProblem
@@ -21,22 +22,28 @@ __all__ = ["open_dataset", "outside_root", "read_layout", "require_inside"]
 _LAYOUTS: dict[str, ModuleType] = {"cityscapes": cityscapes, "voc": voc, "camvid": camvid}
 
 
-def open_dataset(root: Path, settings: DataSettings, seed: int = 0) -> Dataset:
-    """The data set in a folder, with the labeled images that the settings ask for; names and paths, no pixels."""
+def open_dataset(root: Path, settings: DataSettings, seed: int = 0, *, shown: Collection[str] | None = None) -> Dataset:
+    """The data set in a folder, with the labeled images that the settings ask for; names and paths, no pixels.
+
+    `shown` names the labeled images whose masks may say which classes there are, where not all may.
+    """
     root = _existing(Path(root))
     dataset = read_layout(root, settings)
     require_inside(root, dataset)
     dataset = _with_chosen_labels(dataset, settings, seed)
     if settings.split:
         require_inside(root, dataset)  # the list may have brought masks of its own
+    if dataset.layout == "folder":  # the known layouts have classes of their own
+        dataset = with_classes(dataset, settings, shown)
     return _with_pool(_with_holdout(dataset, settings, seed), settings)
 
 
 def read_layout(root: Path, settings: DataSettings) -> Dataset:
-    """Everything that is there, before any split: the layout asked for, or the one recognized."""
+    """Everything that is there, before any split: the layout asked for, or the one recognized; a folder has no classes
+    yet."""
     name, folder = _recognized(root, settings.layout)
     if name == "folder":
-        return read_folder(folder, settings)
+        return read_folder(folder)
     if settings.foreground is not None:
         what = f"--foreground is for two-class masks, but this is {name}"
         raise ConfigError(what, where="data.foreground", fix="leave it out")

@@ -121,18 +121,25 @@ def load_hidden_masks(
     max_pixels: int = MAX_PIXELS,
     progress: Advance | None = None,
     memory: HostMemory | None = None,
+    unfit: Callable[[int, DataProblem], None] | None = None,
 ) -> FlatImages:
-    """The truth about unlabeled images, for diagnostics only, as `load_masks` gives it.
+    """The truth about unlabeled images, for diagnostics and scores only, as `load_masks` gives it.
 
     Where there is no mask, or none that fits its image of `images`, one IGNORE pixel stands for the whole image: the
-    check has warned, and training needs none of them.
+    check has warned, and training needs none of them. `unfit` hears which masks these are, from several threads.
     """
     sizes = torch.stack([images.height, images.width], dim=1).cpu().numpy()  # [N, 2]
     known = np.array([sample.mask_form is not None for sample in samples], bool)  # [N]
     buffer = _Buffer(np.where(known[:, None], sizes, 1), 1, False, memory or HostMemory(), "hidden masks")
 
     def put(index: int) -> None:
-        label = _hidden_mask(samples[index], _size(sizes, index), coding, resize, max_pixels)
+        label = np.full((1, 1), IGNORE, np.uint8)  # nothing is known
+        if known[index]:
+            try:
+                label = _hidden_mask(samples[index], _size(sizes, index), coding, resize, max_pixels)
+            except DataProblem as problem:
+                if unfit:
+                    unfit(index, problem)
         buffer.write(index, label)
         buffer.sizes[index] = label.shape
 
@@ -140,18 +147,16 @@ def load_hidden_masks(
     return buffer.images()
 
 
-def _hidden_mask(
-    sample: Sample, size: Size, coding: MaskCoding, resize: Size | None, max_pixels: int
-) -> np.ndarray:  # [H, W], or [1, 1] where nothing is known
-    unknown = np.full((1, 1), IGNORE, np.uint8)
-    if sample.mask is None:
-        return unknown
-    try:
-        label = read_mask(sample.mask, coding, max_pixels=max_pixels)
-    except DataProblem:
-        return unknown
+def _hidden_mask(sample: Sample, size: Size, coding: MaskCoding, resize: Size | None, max_pixels: int) -> np.ndarray:
+    """[H, W] at the `size` that the image has in its store."""
+    assert sample.mask is not None
+    label = read_mask(sample.mask, coding, max_pixels=max_pixels)
     label = resize_mask(label, resize) if resize else label
-    return label if label.shape == size else unknown
+    if label.shape != size:
+        shapes = [f"{width}x{height}" for height, width in (label.shape, size)]
+        what = f"the mask is {shapes[0]} (width x height), its image {shapes[1]}"
+        raise DataProblem("size-mismatch", what, where=sample.mask, fix="a mask of its image's size")
+    return label
 
 
 def resize_image(array: np.ndarray, size: Size) -> np.ndarray:

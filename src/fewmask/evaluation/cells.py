@@ -17,14 +17,18 @@ _OVERLAP = 0.25  # share of a tile that its neighbor sees, too
 
 
 def bounded_forward(pixels: int) -> Forward:
-    """A pass that never shows a network an image of more than `pixels`: larger ones go through in square tiles."""
+    """Passes that never show a network more than `pixels` at once, of all their images together.
+
+    As many images share a pass as may; one that is too large by itself goes through in square tiles.
+    """
 
     def forward(network: SegmentationNetwork, images: Tensor) -> Prediction:
-        if images.shape[-2] * images.shape[-1] <= pixels:
-            whole: Prediction = network(images)
-            return whole
-        parts = [predict_cells(network, image, tile=math.isqrt(pixels)) for image in images]
-        return Prediction.joined(parts, torch.stack)
+        most = pixels // (images.shape[-2] * images.shape[-1])
+        if not most:
+            tiled = [predict_cells(network, image, tile=math.isqrt(pixels)) for image in images]
+            return Prediction.joined(tiled, torch.stack)
+        parts: list[Prediction] = [network(part) for part in images.split(most)]
+        return parts[0] if len(parts) == 1 else Prediction.joined(parts, torch.cat)
 
     return forward
 

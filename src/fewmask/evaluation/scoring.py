@@ -97,10 +97,11 @@ def _matrices(
     return matrices
 
 
-def select(scores: Mapping[str, Scores], order: Sequence[str]) -> str:
-    """The network with the best mIoU; of equals the one that comes first in `order`."""
+def select(scores: Mapping[str, Scores], order: Sequence[str]) -> str | None:
+    """The network with the best mIoU; of equals the one that comes first in `order`. None where no pixel was scored."""
     names = [name for name in order if name in scores] + [name for name in scores if name not in order]
-    return max(names, key=lambda name: -1.0 if math.isnan(scores[name].miou) else scores[name].miou)
+    known = [name for name in names if math.isfinite(scores[name].miou)]
+    return max(known, key=lambda name: scores[name].miou, default=None)
 
 
 def evaluation_json(

@@ -21,6 +21,8 @@ from fewmask.views.mixing import paste
 
 
 class MeanTeacherSettings(MethodSettings):
+    without_mixing: ClassVar = "settings.mixing=none"
+
     decay: Share = Field(0.999, description="alpha: how much of the teacher stays at each step")
     decay_horizon: Horizon = Field(
         None, description="steps that decay looks back over, decay = 1 - 1 / horizon; below 1: a share of all steps"

@@ -44,6 +44,8 @@ Horizon = Annotated[PositiveInt | None, WordNone]  # steps that a moving average
 class MethodSettings(Section):
     """The model noise that every method can put on its students."""
 
+    without_mixing: ClassVar[str] = ViewRequest.without_mixing  # the word that switches it off, where a method mixes
+
     dropout: Share = Field(0.0, description="probability of dropout before the classifier (paper: 0.5)")
     stochastic_depth: Share = Field(1.0, description="survival rate of each residual block (paper: 0.8); 1 is off")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
@@ -21,6 +21,8 @@ PAPER: dict[str, Any] = {
 
 
 class RMLSettings(MethodSettings):
+    without_mixing: ClassVar = "settings.cutmix=false"
+
     coupling: Literal["direct", "indirect", "indirect_self"] = Field(
         "indirect_self", description="labels from the peer student, the peer teacher, or both teachers (paper, Eq. 5)"
     )

@@ -1,4 +1,4 @@
-"""Label maps as pictures: colors, overlays, grids, and the PNG files that `predict` writes."""
+"""Label maps as pictures: colors, grids, and the PNG files that `predict` writes."""
 
 from __future__ import annotations
 
@@ -39,12 +39,6 @@ def colorize(label: NDArray[np.integer], colors: Sequence[Color]) -> Array:
     picture[ignored & stripe] = _HATCH_COLOR
     picture[ignored & ~stripe] = IGNORE_COLOR
     return picture
-
-
-def overlay(image: Array, label: NDArray[np.integer], colors: Sequence[Color], alpha: float = 0.5) -> Array:
-    """The image [H, W, 3] with the label's colors laid over it; where the label is IGNORE the image stays as it is."""
-    blend = (1 - alpha) * image + alpha * colorize(label, colors)
-    return np.where((label == IGNORE)[..., None], image, blend.round()).astype(np.uint8)
 
 
 def picture_grid(

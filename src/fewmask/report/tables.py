@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from rich.table import Table
@@ -29,6 +30,7 @@ def scores_table(scores: Mapping[str, Scores], title: str | None = None) -> Tabl
 
 
 def _cells(values: list[float | None]) -> list[Text]:
+    values = [None if value is None or math.isnan(value) else value for value in values]  # nan: no pixel was scored
     known = [value for value in values if value is not None]
     best = max(known) if len(set(known)) > 1 else None  # of equals none is best
     return [_cell(value, bold=best is not None and value == best) for value in values]

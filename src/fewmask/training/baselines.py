@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fewmask.config import Config
 from fewmask.methods.method import learner_of
@@ -10,7 +10,7 @@ from fewmask.training.checkpoint import list_checkpoints
 from fewmask.training.learners import baseline_config, baseline_groups
 from fewmask.training.observer import Observer
 from fewmask.training.run_folder import RunFolder
-from fewmask.training.session import Session, build_session
+from fewmask.training.session import Owner, Session, build_session
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def baselines_of(session: Session, folder: RunFolder) -> list[Baseline]:
 
 def baseline_session(session: Session, baseline: Baseline, observer: Observer) -> Session:
     """On the images that the session has read."""
-    return build_session(
+    alone = build_session(
         baseline.config,
         session.dataset,
         session.stores,
@@ -50,3 +50,5 @@ def baseline_session(session: Session, baseline: Baseline, observer: Observer) -
         observer=observer,
         known_checksums=session.checksums,
     )
+    learners = dict.fromkeys(learner_of(name) for name in baseline.names)
+    return replace(alone, owner=Owner(session.config, tuple(learners)))

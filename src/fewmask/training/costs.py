@@ -113,7 +113,7 @@ def _sweep(session: Session) -> float:
 
     def part(batches: int) -> Stores:
         index, other = (_largest(each, batches * _sweep_batch(session, each)) for each in (labeled, pool))
-        return replace(stores, labeled=_only(labeled, index), labels=_only(labels, index), unlabeled=_only(pool, other))
+        return replace(stores, labeled=labeled.only(index), labels=labels.only(index), unlabeled=pool.only(other))
 
     return _pass(session, sweep, part, _swept)
 
@@ -126,7 +126,7 @@ def _validation(session: Session) -> float:
 
     def part(batches: int) -> Stores:
         index = _largest(val, batches * batch)
-        return replace(stores, val=_only(val, index), val_labels=_only(labels, index))
+        return replace(stores, val=val.only(index), val_labels=labels.only(index))
 
     return _pass(session, validate, part, _validated)
 
@@ -172,10 +172,6 @@ def _wait(device: torch.device) -> None:
 def _largest(images: FlatImages, count: int) -> torch.Tensor:
     """Indices of the largest images, [count]; of equals the first."""
     return (images.height * images.width).argsort(descending=True, stable=True)[:count]
-
-
-def _only(images: FlatImages, index: torch.Tensor) -> FlatImages:
-    return replace(images, offset=images.offset[index], height=images.height[index], width=images.width[index])
 
 
 def _sweep_batch(session: Session, images: FlatImages) -> int:

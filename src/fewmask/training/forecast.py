@@ -94,8 +94,8 @@ def happening(start: int, total: int, every: int) -> int:
     return total // every - start // every if every else 0
 
 
-def comparison(forecast: Forecast | None, *, seconds: float, peak: int) -> dict[str, Any]:
-    """What timing.json holds: what was foreseen, and what came."""
+def comparison(forecast: Forecast | None, *, seconds: float | None = None, peak: int | None = None) -> dict[str, Any]:
+    """What timing.json holds: what was foreseen, and what came; None is what nobody knows."""
     foreseen = {
         "seconds": forecast.seconds if forecast else None,
         "peak_bytes": forecast.peak if forecast else None,

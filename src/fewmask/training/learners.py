@@ -7,9 +7,10 @@ from typing import Any
 
 from fewmask.config import Config, LearnerSettings, OptimizerSettings
 from fewmask.errors import ConfigError
+from fewmask.layers import layered, merge
 from fewmask.methods.method import Method, learner_of
 from fewmask.methods.table import method_class, read_method_settings
-from fewmask.settings import SectionType, merge, read_section, resolve
+from fewmask.settings import SectionType, read_section, resolve
 
 _RUNS_OWN = ("preset", "method", "data", "baseline", "learners", "seed")  # a baseline has these from its run
 
@@ -32,6 +33,18 @@ def optimizer_settings(config: Config, learners: Iterable[str]) -> dict[str, Opt
     return {name: learner_config(config, name).optimizer for name in learners}
 
 
+def optimizer_key(config: Config, learner: str, key: str, *, baseline: bool) -> str:
+    """The full key that changes `key` of this learner's optimizer, in the run or in its baseline.
+
+    It is the learner's own where that says something of it, or names an optimizer, since this would win over others.
+    """
+    own = _own(config, learner)
+    spoken = [own.optimizer, *([own.baseline.get("optimizer", {})] if baseline else [])]
+    section = "baseline.optimizer" if baseline else "optimizer"
+    owned = any(key in each or "name" in each for each in spoken)
+    return f"learners.{learner}.{section}.{key}" if owned else f"{section}.{key}"
+
+
 def baseline_config(config: Config, learner: str, seed: int) -> Config:
     """A supervised run with the run's settings, its `baseline` section, the learner's settings, the learner's baseline.
 
@@ -43,7 +56,7 @@ def baseline_config(config: Config, learner: str, seed: int) -> Config:
     own = learner_config(shared, learner).model_copy(update={"learners": {}})
     return read_section(
         Config,
-        merge(own.model_dump(mode="json"), _own(config, learner).baseline),
+        layered(own.model_dump(mode="json"), _own(config, learner).baseline),
         where=f"learners.{learner}.baseline",
     )
 

@@ -14,6 +14,7 @@ from fewmask.training.checkpoint import CheckpointWriter
 from fewmask.training.device_memory import is_out_of_memory
 from fewmask.training.memory_advice import allocation, step_size, untried
 from fewmask.training.observer import Observer
+from fewmask.training.rate_advice import steadier
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.scores import validate
 from fewmask.training.session import Session
@@ -111,7 +112,7 @@ def _raise_if_not_finite(session: Session) -> None:
     raise TrainingError(
         f"the loss was not finite in step {step}; the last good checkpoint is untouched",
         where=f"labeled images {', '.join(labeled)}" + (f"; unlabeled {', '.join(unlabeled)}" if unlabeled else ""),
-        fix="a lower optimizer.lr, optimizer.clip=1.0, training.precision=fp32; `fewmask check` looks at the images",
+        fix=f"{steadier(session)}; `fewmask check` looks at the images",
     )
 
 

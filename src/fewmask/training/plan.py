@@ -35,7 +35,7 @@ def describe_plan(
         *_network_rows(session),
         *_method_rows(session),
         *_average_rows(session),
-        *_optimizer_rows(session),
+        *_optimizer_rows(session, baselines),
         *_steps_rows(session, start, baselines),
         *_memory_rows(session),
         *_stored_rows(session),
@@ -154,8 +154,10 @@ def _average_rows(session: Session) -> list[tuple[str, str]]:
     return [("averages", f"{'; '.join(parts)} after {steps} steps")] if parts else []
 
 
-def _optimizer_rows(session: Session) -> Iterator[tuple[str, str]]:
-    kinds = _alike(session.stepper.optimizers)
+def _optimizer_rows(session: Session, baselines: Sequence[Baseline] = ()) -> Iterator[tuple[str, str]]:
+    """A row for each kind of settings, with the names of learners and baselines that have them."""
+    before = {each.folder.path.name: each.config.optimizer for each in baselines}
+    kinds = _alike({**session.stepper.optimizers, **before})
     for settings, names in kinds:
         rates = f"rate {settings.lr:g} (head {head_rate(settings):g}), {settings.schedule}"
         whose = f" ({', '.join(names)})" if len(kinds) > 1 else ""

@@ -34,6 +34,7 @@ from fewmask.training.forecast import Forecast, comparison, comparison_line
 from fewmask.training.foresight import foresee
 from fewmask.training.initialize import check_starts, initialize_from, initialize_learners
 from fewmask.training.learners import check_learners, learner_config
+from fewmask.training.loading import choose_crop, load_stores
 from fewmask.training.loop import Pace, train
 from fewmask.training.model_file import ModelCard, save_model
 from fewmask.training.observer import Observer
@@ -41,7 +42,7 @@ from fewmask.training.plan import describe_baseline, describe_plan
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.same_run import require_same
 from fewmask.training.scores import validate
-from fewmask.training.session import Session, build_session, choose_crop, load_stores, with_all_settings
+from fewmask.training.session import Session, build_session, with_all_settings
 from fewmask.training.signals import Interrupted
 from fewmask.training.stages import rejoin_stage
 from fewmask.training.start_notes import start_notes
@@ -54,6 +55,7 @@ class Outcome:
     session: Session
     scores: dict[str, Scores]
     selected: str
+    selected_on: str | None  # None: nothing could choose, and the method's first predictor ships
     pace: Pace
     peak: int  # most bytes of memory after the plan was printed, baselines included
 
@@ -131,10 +133,14 @@ def run_session(
 
 
 def _compare(outcome: Outcome, forecast: Forecast | None, seconds: float, observer: Observer) -> None:
-    """Keep what was foreseen beside what came, and say it; a run that was finished already keeps what it has."""
-    if outcome.session.world.main and outcome.pace.steps:
-        content = comparison(forecast, seconds=seconds, peak=outcome.peak)
-        outcome.folder.write_json(outcome.folder.timing.name, content)
+    """Keep what was foreseen beside what came, and say it; a run that was finished already keeps what it has.
+
+    If it was killed before it wrote that, nobody knows how long it took, but the file still says that it is done.
+    """
+    timing, took = outcome.folder.timing, outcome.pace.steps > 0
+    if outcome.session.world.main and (took or not timing.exists()):
+        content = comparison(forecast, seconds=seconds if took else None, peak=outcome.peak if took else None)
+        outcome.folder.write_json(timing.name, content)
     if forecast is not None:
         observer.say(comparison_line(forecast, seconds=seconds, peak=outcome.peak))
 
@@ -247,9 +253,9 @@ def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[
 def _finish(session: Session, folder: RunFolder, pace: Pace, peak: int, observer: Observer) -> Outcome:
     """Score every predictor, choose what ships on held-out labels, write the model."""
     scores = validate(session, observer)
-    candidates = {name: each for name, each in scores.items() if name in session.method.predictors}
-    selected = select(candidates, session.method.predictors) if candidates else session.method.predictors[0]
-    chosen_on = "val" if candidates else None
+    predictors = session.method.predictors
+    best = select({name: each for name, each in scores.items() if name in predictors}, predictors)
+    selected, chosen_on = (best, "val") if best else (predictors[0], None)
     if session.world.main:
         folder.write_json(
             folder.evaluation.name, evaluation_json(scores, selected=selected, selected_on=chosen_on, split="val")
@@ -260,11 +266,11 @@ def _finish(session: Session, folder: RunFolder, pace: Pace, peak: int, observer
             classes=session.dataset.classes,
             predictor=selected,
             selected_on=chosen_on,
-            miou=scores[selected].to_json()["miou"] if candidates else None,
+            miou=scores[selected].miou if best else None,
             method=session.config.method,
             resize=session.config.data.resize,
         )
         save_model(folder.path, session.method.networks()[selected], card)
     session.world.barrier()
     peak = max(peak, peak_reserved(session.engine.device))
-    return Outcome(folder, session, scores, selected, pace, peak)
+    return Outcome(folder, session, scores, selected, chosen_on, pace, peak)

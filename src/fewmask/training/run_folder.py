@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import sys
 from collections.abc import Mapping
@@ -108,7 +109,7 @@ class RunFolder:
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         with self.metrics.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(_json_line(line))
 
     def read_metrics(self) -> list[dict[str, Any]]:
         if not self.metrics.is_file():
@@ -123,8 +124,14 @@ class RunFolder:
 
     def rewind_metrics(self, step: int) -> None:
         """Forget the lines after `step`: the resumed run writes them again."""
-        kept = "".join(json.dumps(line) + "\n" for line in self.read_metrics() if line["step"] <= step)
+        kept = "".join(_json_line(line) for line in self.read_metrics() if line["step"] <= step)
         write_atomically(self.metrics, lambda file: file.write(kept.encode()))
+
+
+def _json_line(values: Mapping[str, Any]) -> str:
+    """JSON knows no nan: it becomes null."""
+    known = {key: None if isinstance(each, float) and not math.isfinite(each) else each for key, each in values.items()}
+    return json.dumps(known, allow_nan=False) + "\n"
 
 
 def describe_environment() -> dict[str, Any]:

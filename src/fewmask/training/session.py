@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 
 from fewmask.config import Config, TrainingSettings
-from fewmask.data.dataset import Dataset, Sample
-from fewmask.data.host_memory import HostMemory, available_memory
+from fewmask.data.dataset import Dataset
 from fewmask.data.splits import split_record
-from fewmask.data.store import data_checksum, load_hidden_masks, load_images, load_masks, read_headers
+from fewmask.data.store import data_checksum, load_hidden_masks
 from fewmask.errors import ConfigError
 from fewmask.learning.losses import LabeledLoss, inverse_frequency_weights
 from fewmask.methods.method import Method
@@ -37,8 +33,13 @@ from fewmask.training.stepper import Stepper
 from fewmask.types import IGNORE, FlatImages, PixelMaps
 from fewmask.views.sampler import BatchMaker
 
-_LARGEST_CROP = 512
-_CROP_MULTIPLE = 32
+
+@dataclass(frozen=True)
+class Owner:
+    """The run that a baseline belongs to."""
+
+    config: Config
+    learners: tuple[str, ...]  # those that start from the baseline
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Session:
     stepper: Stepper
     checksums: dict[str, str]
     diagnostics: Diagnostics | None = None  # None: not wanted, or the method has no unlabeled images
+    owner: Owner | None = None  # of a baseline
 
     @property
     def world(self) -> World:
@@ -61,54 +63,6 @@ class Session:
     def total_steps(self) -> int:
         """Over all stages."""
         return self.config.training.steps * self.method.stages
-
-
-def load_stores(config: Config, dataset: Dataset, observer: Observer, cache: Path | None = None) -> Stores:
-    """What takes more main memory than `training.host_share` lies in files in `cache`, unless the settings say where.
-
-    The unlabeled images, which may be many, come last and take what the others leave.
-    """
-    data, training = config.data, config.training
-    limits: dict[str, Any] = {"resize": data.resize, "max_pixels": data.max_pixels}
-    folder = Path(training.cache) if training.cache else cache
-    host = HostMemory(int(training.host_share * available_memory()), folder)
-
-    splits = {"labeled": dataset.labeled, "validation": dataset.val, "unlabeled": dataset.unlabeled}
-    headers = {name: read_headers(samples, max_pixels=data.max_pixels) for name, samples in splits.items()}
-    channels = max(int(each.channels.max(initial=0)) for each in headers.values())
-
-    def images(split: str) -> FlatImages:
-        task = f"{split} images"
-        return load_images(
-            splits[split],
-            channels=channels,
-            progress=lambda done, total: observer.advance(f"reading {task}", done, total),
-            memory=host,
-            name=task,
-            headers=headers[split],
-            **limits,
-        )
-
-    def masks(name: str, samples: Sequence[Sample]) -> FlatImages:
-        return load_masks(samples, dataset.coding, memory=host, name=name, **limits)
-
-    return Stores(
-        labeled=images("labeled"),
-        labels=masks("labels", dataset.labeled),
-        val=images("validation") if dataset.val else None,
-        val_labels=masks("validation labels", dataset.val) if dataset.val else None,
-        unlabeled=images("unlabeled") if dataset.unlabeled else None,
-        host=host,
-    )
-
-
-def choose_crop(config: Config, images: FlatImages) -> tuple[int, int]:
-    """The asked crop, or the images' median size rounded down to a multiple of 32, 512 at most."""
-    if config.views.crop is not None:
-        return config.views.crop
-    sides = [int(statistics.median(side.tolist())) for side in (images.height, images.width)]
-    height, width = (min(_LARGEST_CROP, max(_CROP_MULTIPLE, side // _CROP_MULTIPLE * _CROP_MULTIPLE)) for side in sides)
-    return height, width
 
 
 def with_all_settings(config: Config) -> Config:
@@ -129,35 +83,49 @@ def build_session(
 ) -> Session:
     """`config` has its crop. Checksums that are known already spare reading all files again."""
     config = with_all_settings(config)
-    set_tf32(config.training.tf32)
-    # Crops have one size, so the fastest kernels stay so; but a measurement may end otherwise next time
-    torch.backends.cudnn.benchmark = device.type == "cuda" and not config.training.deterministic
+    _choose_kernels(config.training, device)
     method = build_method(config, dataset, stores)
+    _require_images(config, method, dataset, stores)
+    check_divisible(world, batch=config.training.batch, unlabeled_batch=_unlabeled_batch(config))
+    _prepare_networks(method, config.training, device, world, observer)
+    engine = build_engine(config, method.train(), device, world)
+    kept = stored_bytes(map_forms(method, config.training.soft_labels), stores.unlabeled)
+    placed = place_stores(stores, device, config.training.store_share, observer, kept)
+    maker = build_maker(config, placed, engine)
+    stepper = Stepper(config, engine, maker)
+    diagnosed = method.views.unlabeled and config.training.diagnose_every
+    diagnostics = build_diagnostics(config, dataset, stores, observer) if diagnosed else None
+    sums = known_checksums or checksums(dataset)
+    return Session(config, dataset, placed, method, engine, maker, stepper, sums, diagnostics)
+
+
+def _choose_kernels(training: TrainingSettings, device: torch.device) -> None:
+    set_tf32(training.tf32)
+    # Crops have one size, so the fastest kernels stay so; but a measurement may end otherwise next time
+    torch.backends.cudnn.benchmark = device.type == "cuda" and not training.deterministic
+
+
+def _require_images(config: Config, method: Method, dataset: Dataset, stores: Stores) -> None:
     if method.views.unlabeled and stores.unlabeled is None:
         raise ConfigError(
             f"the method {config.method} needs unlabeled images and there are none",
             where=str(dataset.root),
             fix="images in unlabeled/, --labels N to hide some masks, or --method supervised",
         )
-    check_divisible(world, batch=config.training.batch, unlabeled_batch=_unlabeled_batch(config))
-    dtype = torch.float64 if config.training.precision == "fp64" else torch.float32
+
+
+def _prepare_networks(
+    method: Method, training: TrainingSettings, device: torch.device, world: World, observer: Observer
+) -> None:
+    """Onto the device, in the form in which they compute there."""
+    dtype = torch.float64 if training.precision == "fp64" else torch.float32
     method.to(device=device, dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if world.size > 1:
         sync_batch_norms(method)
-    twins = rewrite_networks(method, config.training, device)
-    if config.training.compile and device.type == "cuda":
+    twins = rewrite_networks(method, training, device)
+    if training.compile and device.type == "cuda":
         compile_networks([*method.networks().values(), *twins], device, observer)
-    save_memory(method, config.training)
-    engine = build_engine(config, method.train(), device, world)
-    kept = stored_bytes(map_forms(method, config.training.soft_labels), stores.unlabeled)
-    placed = place_stores(stores, device, config.training.store_share, observer, kept)
-    maker = build_maker(config, placed, engine)
-    stepper = Stepper(config, engine, maker)
-    diagnostics = None
-    if method.views.unlabeled and config.training.diagnose_every:
-        diagnostics = build_diagnostics(config, dataset, stores, observer)
-    sums = known_checksums or checksums(dataset)
-    return Session(config, dataset, placed, method, engine, maker, stepper, sums, diagnostics)
+    save_memory(method, training)
 
 
 def compile_networks(networks: Sequence[SegmentationNetwork], device: torch.device, observer: Observer) -> None:
@@ -220,7 +188,7 @@ def build_maker(
         stores.unlabeled if engine.method.views.unlabeled else None,
         settings=config.views,
         crop=config.views.crop,
-        request=engine.method.views,
+        request=replace(engine.method.views, without_mixing=engine.method.Settings.without_mixing),
         seed=_view_seed(config, engine.method),
         batch=config.training.batch,
         unlabeled_batch=_unlabeled_batch(config),

@@ -105,7 +105,7 @@ def _groups(session: Session, images: FlatImages, labels: FlatImages | None) -> 
 
 
 def most_at_once(pixels: int, training: TrainingSettings) -> int:
-    """Images of so many pixels that share a pass of a sweep; those too large for one are cut inside it."""
+    """Images of so many pixels that are swept together; where a method enlarges them, the pass is cut inside."""
     return max(1, min(max(SWEEP_BATCH, _SWEEP_LEAST // pixels), training.sweep_pixels // pixels))
 
 

@@ -35,7 +35,7 @@ def partners(count: int, device: torch.device | None = None) -> Tensor:
         raise ConfigError(
             f"mixing needs at least 2 unlabeled images per process, not {count}",
             where="training.unlabeled_batch",
-            fix="a larger unlabeled_batch, fewer processes, or mixing none",
+            fix="a larger unlabeled_batch, fewer processes, or no mixing",
         )
     partner = torch.arange(count, device=device) ^ 1
     return torch.where(partner < count, partner, count - 2)  # the last of an odd batch takes its predecessor

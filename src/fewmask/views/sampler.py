@@ -54,22 +54,27 @@ class BatchMaker:
         self.settings, self.crop, self.request, self.seed = settings, crop, request, seed
         self.device, self.dtype = device or labeled.values.device, dtype
         self.maps, self.strides = maps or {}, strides or {}
-        unlabeled_batch = unlabeled_batch if request.unlabeled else 0
+        sizes = {"batch": batch, "unlabeled_batch": unlabeled_batch if request.unlabeled else 0, "world": world}
         _check_settings(settings)
         _check_stores(labeled, labels, unlabeled, request)
-        _check_batches(batch, unlabeled_batch, world)
+        _check_batches(**sizes)
         if request.mixing != "none":
-            _check_mixing(request, unlabeled_batch // world, world, len(self.pool))
-        sizes = {"labeled": len(labeled), "unlabeled": len(self.pool), "batch": batch, "rank": rank, "world": world}
-        self.choice = Choice(
-            **sizes,
-            seed=seed,
-            unlabeled_batch=unlabeled_batch,
-            request=request,
-            class_crops=settings.class_crops,
-            anchors=find_anchors(labels, num_classes) if settings.class_crops > 0 else None,
-        )
+            _check_mixing(request, sizes["unlabeled_batch"] // world, world, len(self.pool))
+        self.choice = self._choice(num_classes, rank=rank, **sizes)
         self.stages: dict[str, Staging] = {}
+
+    def _choice(self, num_classes: int, **sizes: int) -> Choice:
+        """Which images a step sees; class-aware crops have looked at all labels for it."""
+        aware = self.settings.class_crops
+        return Choice(
+            labeled=len(self.labeled),
+            unlabeled=len(self.pool),
+            seed=self.seed,
+            request=self.request,
+            class_crops=aware,
+            anchors=find_anchors(self.labels, num_classes) if aware > 0 else None,
+            **sizes,
+        )
 
     def stage_labeled(self, gathered: Callable[[], None] = lambda: None) -> None:
         """The labeled images stay where they are, and the device gets those of one step; see `stage`."""
@@ -255,10 +260,10 @@ def _check_mixing(request: ViewRequest, share: int, world: int, pool: int) -> No
         raise ConfigError(f"unknown mixing {request.mixing!r}", where="mixing", fix="none or box")
     if pool < 2:
         what = f"mixing pastes one unlabeled image into another, and there is {pool}"
-        raise ConfigError(what, where="unlabeled images", fix="at least 2 unlabeled images, or mixing none")
+        raise ConfigError(what, where="unlabeled images", fix=f"at least 2 of them, or {request.without_mixing}")
     if request.pairs == "independent":
         return
     if share < 2 or (world > 1 and share % 2):
         what = f"mixing pairs the unlabeled images of one process, and each of {world} gets {share}"
         fix = "at least 2 per process" if world == 1 else f"a multiple of {2 * world}"
-        raise ConfigError(what, where="training.unlabeled_batch", fix=fix)
+        raise ConfigError(what, where="training.unlabeled_batch", fix=f"{fix}, or {request.without_mixing}")
