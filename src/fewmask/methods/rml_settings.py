@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from fewmask.config import Share
+from fewmask.errors import ConfigError
 from fewmask.learning.ema import Buffers
 from fewmask.methods.method import Horizon, MethodSettings, WordNone
 from fewmask.methods.pair import Restart
+from fewmask.networks.segmentation import SegmentationNetwork
 
 # What the paper states; it is silent about the others
 PAPER: dict[str, Any] = {
@@ -95,3 +97,17 @@ class RMLSettings(MethodSettings):
         if spread and info.data.get("temperature"):
             raise ValueError("none where temperature is set")
         return spread
+
+
+def check_networks(settings: RMLSettings, one: SegmentationNetwork, other: SegmentationNetwork) -> None:
+    """What the settings ask of two students that they cannot do."""
+    if settings.p0 == "shared" and one.stride != other.stride:
+        what = f"networks of stride {one.stride} and {other.stride} cannot share p0"
+        raise ConfigError(what, where="settings.p0", fix="own, or auto")
+    if settings.buffers == "weak" and settings.coupling == "direct":
+        what = "in direct coupling the teachers see no weak images to take their statistics from"
+        raise ConfigError(what, where="settings.buffers", fix="copied or averaged, or another settings.coupling")
+    for student in (one, other) if set(settings.p0_scales) != {1.0} else ():
+        if student.backbone.only_size is not None:
+            what = f"{student.backbone.name} takes images of one size only, and p0_scales shows it others"
+            raise ConfigError(what, where="settings.p0_scales", fix="1.0, or another backbone")

@@ -32,6 +32,7 @@ from fewmask.training.observer import Observer
 from fewmask.training.optimizers import build_optimizer
 from fewmask.training.pixel_store import map_forms, stored_bytes
 from fewmask.training.placement import Stores, place_stores, stage_elsewhere
+from fewmask.training.refusals import check_networks
 from fewmask.training.rewriting import rewrite_networks
 from fewmask.training.stepper import Stepper
 from fewmask.types import IGNORE, FlatImages, PixelMaps
@@ -140,6 +141,7 @@ def build_session(
             fix="images in unlabeled/, --labels N to hide some masks, or --method supervised",
         )
     check_divisible(world, batch=config.training.batch, unlabeled_batch=_unlabeled_batch(config))
+    check_networks(config, method, stores, world)
     dtype = torch.float64 if config.training.precision == "fp64" else torch.float32
     method.to(device=device, dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if world.size > 1:
