@@ -83,7 +83,7 @@ class ViewSettings(Section):
 
 
 class NetworkSettings(Section):
-    backbone: str = Field("resnet50", description="any timm model with features_only")
+    backbone: str = Field("resnet50", description="a timm model with features_only, see `fewmask networks`")
     head: Literal["deeplabv2", "deeplabv3plus", "sum4", "sum2", "setr_naive"] = Field(
         "deeplabv2", description="what turns features into classes"
     )

@@ -126,6 +126,10 @@ class Method(nn.Module, ABC):
     def stages(self) -> int:
         return 1
 
+    def fewest_images(self, batch: int, unlabeled: int) -> int:
+        """Images of the smallest pass in train mode, where BatchNorm has no other values than theirs."""
+        return batch + unlabeled if self.views.unlabeled else batch
+
     def moving_averages(self) -> tuple[MovingAverage, ...]:
         """What the step averages over time, for the plan."""
         return ()

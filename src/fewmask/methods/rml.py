@@ -8,7 +8,6 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fewmask.errors import ConfigError
 from fewmask.learning.ema import MovingAverage, ema_update, warmed_decay
 from fewmask.learning.losses import LabeledLoss, cross_entropies
 from fewmask.learning.prototypes import (
@@ -32,7 +31,7 @@ from fewmask.learning.soft_views import Ask, view_probabilities
 from fewmask.learning.statistics import batch_statistics, move_statistics, watched_inputs
 from fewmask.methods.method import BuildNetwork, Forward, PseudoLabels, at_once
 from fewmask.methods.pair import LearnerPair, alike
-from fewmask.methods.rml_settings import PAPER, RMLSettings
+from fewmask.methods.rml_settings import PAPER, RMLSettings, check_networks
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.types import (
     IGNORE,
@@ -91,7 +90,7 @@ class RobustMutualLearning(LearnerPair):
         self.register_buffer("spread", torch.tensor(settings.spread_of(0)))
         shared = settings.p0 == "shared" or (settings.p0 == "auto" and alike(*self.students))
         self._p0 = (P0, P0) if shared else (f"{P0}_1", f"{P0}_2")  # each learner's map in the store
-        self._check(settings)
+        check_networks(settings, *self.students)
 
     @property
     def prototypes(self) -> tuple[Prototypes, Prototypes]:
@@ -110,6 +109,11 @@ class RobustMutualLearning(LearnerPair):
     @property
     def stages(self) -> int:
         return self.settings.stages
+
+    def fewest_images(self, batch: int, unlabeled: int) -> int:
+        """Teachers in train mode see unlabeled images alone, where pseudo labels are diagnosed."""
+        students = super().fewest_images(batch, unlabeled)
+        return min(students, unlabeled) if self.settings.teacher_mode == "train" else students
 
     def moving_averages(self) -> tuple[MovingAverage, ...]:
         teachers = MovingAverage("teachers", self.settings.decay, self.settings.warmup)
@@ -289,15 +293,6 @@ class RobustMutualLearning(LearnerPair):
         for prototypes in self.prototypes:
             prototypes.settle()
         self.finish_learners()
-
-    def _check(self, settings: RMLSettings) -> None:
-        one, other = self.students
-        if settings.p0 == "shared" and one.stride != other.stride:
-            what = f"networks of stride {one.stride} and {other.stride} cannot share p0"
-            raise ConfigError(what, where="settings.p0", fix="own, or auto")
-        if settings.buffers == "weak" and settings.coupling == "direct":
-            what = "in direct coupling the teachers see no weak images to take their statistics from"
-            raise ConfigError(what, where="settings.buffers", fix="copied or averaged, or another settings.coupling")
 
 
 def _asking(forward: Forward, network: SegmentationNetwork) -> Ask:

@@ -7,10 +7,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from fewmask.config import Share
+from fewmask.errors import ConfigError
 from fewmask.learning.ema import Buffers
 from fewmask.learning.prototypes import PAPER_SPREAD
 from fewmask.methods.method import Horizon, MethodSettings, WordNone
 from fewmask.methods.pair import Baselines, Restart
+from fewmask.networks.segmentation import SegmentationNetwork
 
 # What the paper states; it is silent about the others
 PAPER: dict[str, Any] = {
@@ -105,3 +107,17 @@ class RMLSettings(MethodSettings):
     def spread_of(self, stage: int) -> float:
         """The last value holds for all further stages; without one, that of the paper's feature."""
         return self.spread[min(stage, len(self.spread) - 1)] if self.spread else PAPER_SPREAD
+
+
+def check_networks(settings: RMLSettings, one: SegmentationNetwork, other: SegmentationNetwork) -> None:
+    """What the settings ask of two students that they cannot do."""
+    if settings.p0 == "shared" and one.stride != other.stride:
+        what = f"networks of stride {one.stride} and {other.stride} cannot share p0"
+        raise ConfigError(what, where="settings.p0", fix="own, or auto")
+    if settings.buffers == "weak" and settings.coupling == "direct":
+        what = "in direct coupling the teachers see no weak images to take their statistics from"
+        raise ConfigError(what, where="settings.buffers", fix="copied or averaged, or another settings.coupling")
+    for student in (one, other) if set(settings.p0_scales) != {1.0} else ():
+        if student.backbone.only_size is not None:
+            what = f"{student.backbone.name} takes images of one size only, and p0_scales shows it others"
+            raise ConfigError(what, where="settings.p0_scales", fix="1.0, or another backbone")

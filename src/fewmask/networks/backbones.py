@@ -2,7 +2,8 @@
 
 timm dilates many convolutional networks down to stride 8. Where the deepest features are still coarser than asked
 (always at stride 4, and in networks that timm cannot dilate) they are enlarged and joined with the network's own
-features at the asked stride. A head that refines coarse features with fine ones gets both as they are.
+features at the asked stride. A head that refines coarse features with fine ones gets both as they are. Whatever the
+network, a level has ceil(size / stride) cells.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from fewmask.config import NetworkSettings
 from fewmask.errors import ConfigError
 from fewmask.networks.model_noise import DepthRule, PassNoise, ResidualGate, install_gates, settle_gates
 from fewmask.networks.timm_bodies import Body, bodies, feature_maps, layer_maps
+from fewmask.networks.whole_cells import Filling, cut_to_cells, find_filling
 from fewmask.randomness import Noise
 
 STRIDES = (4, 8, 16, 32)
@@ -40,6 +42,7 @@ class Backbone(nn.Module):
         self.fine = _fine_level(body, stride)  # the level that the deepest one is joined with, if any
         self.apart = apart  # hand both levels over as they are
         self.level_channels = tuple(body.levels[level].channels for level in (-1, self.fine) if level is not None)
+        self.filling = _filling(body, self.fine, image_channels, self.name)
         self.noise = PassNoise()
         self.residual_blocks = _gated_blocks(body, self.noise, image_channels, settings.stochastic_depth_rule)
 
@@ -64,14 +67,17 @@ class Backbone(nn.Module):
                 where="network.backbone",
                 fix="that size for crops and tiles, or another backbone",
             )
+        filled = self.filling.filled(images)
         with self.noise.set_to(noise):
             if after:
-                *earlier, last = layer_maps(self.body, images, (*after, self.depth))
+                layers = layer_maps(self.body, filled, (*after, self.depth))
+                *earlier, last = (cut_to_cells(maps, images.shape[2:], self.deep_stride) for maps in layers)
                 return last, *earlier
-            maps = feature_maps(self.body, images)
+            maps = feature_maps(self.body, filled)
+        deep = cut_to_cells(maps[-1], images.shape[2:], self.deep_stride)
         if self.fine is None:
-            return (maps[-1],)
-        deep, fine = maps[-1], maps[self.fine]
+            return (deep,)
+        fine = cut_to_cells(maps[self.fine], images.shape[2:], self.stride)
         if self.apart:
             return deep, fine
         return (torch.cat([enlarged(deep, self.deep_stride // self.stride, like=fine), fine], dim=1),)
@@ -114,7 +120,7 @@ def available_strides(settings: NetworkSettings, image_channels: int = 3) -> lis
         level.stride
         for body in bodies(settings, image_channels, STRIDES[0])
         for level in body.levels
-        if level.stride <= body.levels[-1].stride
+        if level.stride <= body.levels[-1].stride in STRIDES
     }
     return [stride for stride in STRIDES if stride in found]
 
@@ -129,9 +135,24 @@ def _body_with_stride(settings: NetworkSettings, image_channels: int, apart: boo
 
 
 def _fine_level(body: Body, stride: int) -> int | None:
-    """The deepest level at the asked stride, if the network goes on to coarser ones."""
+    """The deepest level at the asked stride, if the network goes on to a coarser one that can be enlarged to it."""
     found = [index for index, level in enumerate(body.levels) if level.stride == stride]
-    return found[-1] if found and body.levels[-1].stride > stride else None
+    return found[-1] if found and stride < body.levels[-1].stride in STRIDES else None
+
+
+def _filling(body: Body, fine: int | None, image_channels: int, name: str) -> Filling:
+    """How images of any size are made to fit; a body that takes one size only is left to say so."""
+    if body.only_size is not None:
+        return Filling()
+    strides = {place: int(body.levels[place].stride) for place in (-1, fine) if place is not None}
+    filling = find_filling(body.module, strides, image_channels)
+    if filling is None:
+        raise ConfigError(
+            f"{name} has no cell every {max(strides.values())} pixels in images of any size, as segmentation needs it",
+            where="network.backbone, network.options",
+            fix="another backbone, see `fewmask networks`",
+        )
+    return filling
 
 
 @torch.no_grad()

@@ -81,6 +81,8 @@ def _backbone_notes(backbone: Backbone) -> Iterator[str]:
     if backbone.fine is not None:
         how = "joined in the head" if backbone.apart else "enlarged and joined"
         yield f"features at stride {backbone.deep_stride}, {how} with those at stride {backbone.stride}"
+    if backbone.filling.multiple > 1:
+        yield f"images are filled up to multiples of {backbone.filling.multiple} pixels, and their maps cut back"
     if backbone.only_size is not None:
         yield f"{backbone.name} takes images of {backbone.only_size} only"
 

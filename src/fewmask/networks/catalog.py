@@ -20,12 +20,15 @@ BACKBONES: dict[str, tuple[float, tuple[int, ...], str]] = {
     "resnet101": (42.5, (4, 8, 16, 32), "the paper's; pretrained: hub or coco-voc-classes"),
     "mobilenetv2_100": (1.8, (4, 8, 16, 32), "few parameters and little memory"),
     "tf_efficientnet_lite4": (11.1, (4, 8, 16, 32), "strong for its size, no squeeze-and-excitation"),
-    "convnext_tiny": (27.8, (4, 8, 16, 32), "no BatchNorm: for very small batches"),
+    "convnext_tiny": (27.8, (4, 8, 16, 32), "no BatchNorm of its own: for very small batches, with the head deeplabv2"),
     "vit_tiny_patch16_224": (5.5, (16,), "for setr_naive; small"),
     "vit_base_patch16_384": (86.1, (16,), "the paper's transformer, with head setr_naive"),
 }
 
-HINT = "any timm model with features_only works as network.backbone; train prints the stride and the parameters it got"
+HINT = (
+    "most other timm models with features_only work as network.backbone, too, at any image size; train prints the "
+    "stride and the parameters it got, and refuses what it cannot use before anything is trained"
+)
 
 
 def list_networks() -> list[dict[str, Any]]:

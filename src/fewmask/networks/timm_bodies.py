@@ -27,7 +27,7 @@ _DECIDED_ELSEWHERE = {
     "drop_rate": "use the method's dropout",
 }
 # How timm says that a model does not know an argument or an image size.
-_REFUSALS = (TypeError, ValueError, AssertionError, NotImplementedError, RuntimeError, KeyError, IndexError)
+REFUSALS = (TypeError, ValueError, AssertionError, NotImplementedError, RuntimeError, KeyError, IndexError)
 
 
 class Level(NamedTuple):
@@ -90,7 +90,7 @@ def bodies(settings: NetworkSettings, channels: int, stride: int) -> Iterator[Bo
         for output_stride in (*dilated, {}):
             try:
                 body = _create(settings, {**size, **output_stride}, channels, one_size=not size)
-            except _REFUSALS as error:
+            except REFUSALS as error:
                 refusal = error
                 continue
             found = True
@@ -133,12 +133,21 @@ def _create(settings: NetworkSettings, arguments: dict[str, Any], channels: int,
     arguments = {**arguments, **settings.options}
     module: Any = timm.create_model(settings.backbone, features_only=True, in_chans=channels, **arguments)
     try:
-        return Body(module, arguments, _measured(module, channels, _PROBE_SIZE))
-    except _REFUSALS:
+        levels = _measured(module, channels, _PROBE_SIZE)
+        if one_size and module.pretrained_cfg.get("fixed_input_size"):
+            longer = 2 * _own_side(settings, module)  # a table of positions may end at the model's own size
+            _measured(module, channels, (_PROBE_SIZE[0], longer))
+        return Body(module, arguments, levels)
+    except REFUSALS:
         if not one_size:
             raise
-    size = (settings.options.get("img_size") or module.pretrained_cfg["input_size"][1],) * 2
+    size = (_own_side(settings, module),) * 2
     return Body(module, arguments, _measured(module, channels, size), only_size=size)
+
+
+def _own_side(settings: NetworkSettings, module: Any) -> int:
+    """Height and width of the images that a model was made for."""
+    return int(settings.options.get("img_size") or module.pretrained_cfg["input_size"][1])
 
 
 @torch.no_grad()

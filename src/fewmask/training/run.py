@@ -39,6 +39,7 @@ from fewmask.training.loop import Pace, train
 from fewmask.training.model_file import ModelCard, save_model
 from fewmask.training.observer import Observer
 from fewmask.training.plan import describe_baseline, describe_plan
+from fewmask.training.refusals import check_baseline
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.same_run import require_same
 from fewmask.training.scores import validate
@@ -170,12 +171,16 @@ def _prepare(
         return _continue(session, folder, observer)
     notes = start_notes(session.dataset, starts, same_classes=session.method.needs_baseline)
     split = {**split_record(session.dataset), "notes": notes}
+    baselines = baselines_of(session, folder) if session.method.needs_baseline and not starts else []
+    for each in baselines:
+        network = session.method.networks()[each.names[0]]
+        check_baseline(each.config, network, session.stores, session.world)
     if main:
         folder.claim()
-    if not starts and session.method.needs_baseline:
+    if baselines:
         if main:
             folder.start(session.config, split)
-        return session, 0, baselines_of(session, folder)
+        return session, 0, baselines
     for line in initialize_learners(session.method, starts):
         observer.say(line)
     _save_start(session, folder)

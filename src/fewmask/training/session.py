@@ -28,6 +28,7 @@ from fewmask.training.observer import Observer
 from fewmask.training.optimizers import build_optimizer
 from fewmask.training.pixel_store import map_forms, stored_bytes
 from fewmask.training.placement import Stores, place_stores, stage_elsewhere
+from fewmask.training.refusals import check_networks
 from fewmask.training.rewriting import rewrite_networks
 from fewmask.training.stepper import Stepper
 from fewmask.types import IGNORE, FlatImages, PixelMaps
@@ -87,6 +88,7 @@ def build_session(
     method = build_method(config, dataset, stores)
     _require_images(config, method, dataset, stores)
     check_divisible(world, batch=config.training.batch, unlabeled_batch=_unlabeled_batch(config))
+    check_networks(config, method, stores, world)
     _prepare_networks(method, config.training, device, world, observer)
     engine = build_engine(config, method.train(), device, world)
     kept = stored_bytes(map_forms(method, config.training.soft_labels), stores.unlabeled)
