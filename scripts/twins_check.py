@@ -5,9 +5,10 @@
         --variant "three stages: settings.stages=3" --twin "weak 2: --seed 1" --start weak --start "weak 2"
 
 For each draw: the weak twin, the strong one (color noise), further twins, then rml and each of its variants, which
-start from the weak and the strong one, or from those that `--start` names. Words for `settings`, `learners` and
-`training.steps` are rml's alone. A run that is there is not trained again, and one that was interrupted goes on, so the
-command can be repeated, with more variants, until all are done. `--seconds` starts no further run once they are over.
+start from the weak and the strong one, or from those that `--start` names. Words for `settings` and `learners` are
+rml's alone, and so is `training.steps` where the preset has another length for baselines. A run that is there is not
+trained again, and one that was interrupted goes on, so the command can be repeated, with more variants, until all are
+done. `--seconds` starts no further run once they are over.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from fewmask.settings import preset, resolve
 
 Row = dict[str, Any]
 WEAK, STRONG, RML = "weak", "strong", "rml"
-RMLS_OWN = ("settings.", "learners.", "training.steps=")  # a twin is as long as a baseline
+RMLS_OWN = ("settings.", "learners.")
+STEPS = "training.steps="
 LOOKS = (
     "pseudo/accuracy", "pseudo/miou", "rectification/miou_before", "rectification/flipped",
     "rectification/flips_right", "rectification/flips_from_right", "rectification/certain",
@@ -41,13 +43,20 @@ class Trial(NamedTuple):
 
 def trials(asked: argparse.Namespace, draw: Path) -> Iterator[Trial]:
     """Twins first: rml starts from them."""
-    supervised = (*(word for word in asked.words if not word.startswith(RMLS_OWN)), "--method", "supervised")
+    supervised = (*shared_words(asked), "--method", "supervised")
     yield Trial(WEAK, supervised)
     yield Trial(STRONG, (*supervised, "settings.photometric=true"))
     yield from (Trial(name, (*supervised, *words)) for name, words in map(named, asked.twin))
     starts = tuple(word for twin in asked.start or (WEAK, STRONG) for word in ("--baseline", str(draw / twin)))
     for name, words in [(RML, []), *map(named, asked.variant)]:
         yield Trial(name, (*asked.words, *starts, "training.evaluate_every=" + stage_steps(asked, words), *words))
+
+
+def shared_words(asked: argparse.Namespace) -> list[str]:
+    """What twins have in common with rml; they are as long as a baseline, where the preset has a length for those."""
+    length = "steps" in preset(asked.preset).get("baseline", {}).get("training", {})
+    apart = (*RMLS_OWN, STEPS) if length else RMLS_OWN
+    return [word for word in asked.words if not word.startswith(apart)]
 
 
 def named(text: str) -> tuple[str, list[str]]:

@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from scripts.twins_check import main, named
+from scripts.twins_check import arguments, main, named, trials
 
 from fewmask.data.synthetic import write_scenes
 
@@ -15,6 +16,7 @@ TINY = (
     "training.batch=2",
     "training.steps=4",
     "training.diagnose_every=2",
+    "settings.dropout=0.2",  # rml's alone
 )
 
 
@@ -37,8 +39,10 @@ def test_variants_share_their_twins_and_go_on_where_they_were_left(tmp_path: Pat
     rows = {row["run"]: row for row in json.loads((out / "rows.json").read_text())}
     assert list(rows) == ["weak", "strong", "longer", "rml", "one"]
     assert {path: path.stat().st_mtime_ns for path in trained} == trained
-    assert [rows[name] for name in ("weak", "strong", "rml")] == first
-    configs = {name: yaml.safe_load((out / "draw7" / name / "config.yaml").read_text()) for name in rows}
+    assert [rows[name] | {"pool": {}} for name in ("weak", "strong", "rml")] == first
+    assert all(rows[name]["pool"] for name in rows)  # made up for runs that were there
+    assert [config_of(out, name)["settings"]["dropout"] for name in ("weak", "rml")] == [0.0, 0.2]
+    configs = {name: config_of(out, name) for name in rows}
     assert [configs[name]["training"]["steps"] for name in rows] == [4, 4, 5, 4, 3]
     assert [configs[name]["settings"].get("photometric") for name in ("weak", "strong")] == [False, True]
     assert (len(rows["rml"]["stages"]), len(rows["one"]["stages"]), rows["weak"]["stages"]) == (2, 1, [])
@@ -51,6 +55,29 @@ def test_variants_share_their_twins_and_go_on_where_they_were_left(tmp_path: Pat
     assert not (out / "draw7" / "rml" / "baseline").exists()  # it starts from the twins
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith('{"split"')]
     assert [line["run"] for line in said] == ["weak", "strong", "rml", *rows]
+
+
+def config_of(out: Path, name: str) -> dict[str, Any]:
+    return yaml.safe_load((out / "draw7" / name / "config.yaml").read_text())
+
+
+def test_rml_may_start_from_other_twins_and_options_are_no_settings():
+    words = [
+        "data",
+        "--split",
+        "draw.txt",
+        "--out",
+        "runs",
+        "--preset",
+        "camvid",
+        "training.steps=7",
+        "training.batch=3",
+    ]
+    asked = arguments([*words, "--twin", "other: --seed 1", "--start", "other", "--variant", "two: --seed 2"])
+    found = {trial.name: trial.words for trial in trials(asked, Path("runs/draw"))}
+    assert found["other"] == ("training.batch=3", "--method", "supervised", "--seed", "1")  # as long as a baseline
+    assert found["two"][2:4] == ("--baseline", "runs/draw/other")
+    assert found["two"][4:] == ("training.evaluate_every=7", "--seed", "2")
 
 
 def test_a_variant_has_a_name():

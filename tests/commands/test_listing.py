@@ -102,4 +102,4 @@ def test_presets_have_a_sentence_and_can_be_resolved(fewmask: Fewmask) -> None:
         assert summary.startswith(f"  {config.method}, {config.network.head} on {config.network.backbone}, crop ")
         assert summary.endswith(f" + 2 x {config.training.steps} steps")
     assert lines[lines.index("pets") + 2].endswith(", 4000 + 2 x 2500 steps")
-    assert lines[lines.index("camvid") + 2].endswith(", 4000 + 4000 + 2 x 2500 steps")  # each learner's own baseline
+    assert lines[lines.index("camvid") + 2].endswith(", 4000 + 4000 + 2 x 2000 steps")  # each learner's own baseline

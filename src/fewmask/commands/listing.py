@@ -69,5 +69,6 @@ def _steps(config: Config) -> str:
     own = [config.learners.get(learner, {}) for learner in ("student_1", "student_2")]  # methods with stages are pairs
     baselines = [config.baseline, *(each.get("baseline", {}) for each in own)]
     common, first, second = (each.get("training", {}).get("steps") for each in baselines)
-    steps = [str(first or common or stage)] + [str(second or common or stage)] * (own[0] != own[1])
+    two = own[0] != own[1] or config.settings.get("baselines") == "two"
+    steps = [str(first or common or stage)] + [str(second or common or stage)] * two
     return " + ".join([*steps, f"{stages} x {stage}"])

@@ -90,8 +90,8 @@ class Prototypes(nn.Module):
         means = self.moments[:-1] / self.moments[-1].clamp(min=1)  # [D + 1]
         self.spread.copy_((means[-1] - means[:-1].square().sum()).clamp(min=_LEAST_VARIANCE).sqrt())
 
-    def temperature(self, spread: Tensor) -> Tensor:
-        """T that gives distances the scale of features that lie `spread` [] from their mean, where T is 1. []"""
+    def temperature(self, spread: float | Tensor = PAPER_SPREAD) -> Tensor:
+        """T that gives distances the scale of features that lie `spread` from their mean, where T is 1. []"""
         return spread / self.spread
 
     @torch.no_grad()

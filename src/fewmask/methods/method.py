@@ -28,6 +28,11 @@ def at_once(network: SegmentationNetwork, images: Tensor) -> Prediction:
     return prediction
 
 
+def scores_through(forward: Forward, network: SegmentationNetwork) -> Callable[[Tensor], Tensor]:
+    """A function from images to the network's class scores."""
+    return lambda images: forward(network, images).logits
+
+
 def learner_of(network: str) -> str:
     """The learner whose architecture a network has: `teacher_2` belongs to `student_2`."""
     return f"student_{network.rpartition('_')[2]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -27,12 +27,11 @@ from fewmask.learning.rectification import (
     rectified,
     total_variation,
 )
-from fewmask.learning.soft_views import Ask, view_probabilities
+from fewmask.learning.soft_views import view_probabilities
 from fewmask.learning.statistics import batch_statistics, move_statistics, watched_inputs
-from fewmask.methods.method import BuildNetwork, Forward, PseudoLabels, at_once
+from fewmask.methods.method import BuildNetwork, Forward, PseudoLabels, at_once, scores_through
 from fewmask.methods.pair import LearnerPair, alike
 from fewmask.methods.rml_settings import PAPER, RMLSettings, check_networks
-from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.types import (
     IGNORE,
     Batch,
@@ -276,15 +275,13 @@ class RobustMutualLearning(LearnerPair):
             classes = torch.arange(len(self.pixel_count), device=label.device)
             self.pixel_count += (label.flatten()[None] == classes[:, None]).sum(1)
         last = predictions if self.swept == self.teachers else [forward(network, images) for network in self.swept]
+        scales, flip = self.settings.p0_scales, self.settings.p0_flip
         soft: dict[str, list[Tensor]] = {}
         for name, network, prediction in zip(self._p0, self.swept, last, strict=True):
-            views = self._soft_views(_asking(forward, network), images, prediction)
+            ask = scores_through(forward, network)
+            views = view_probabilities(ask, images, prediction.logits, scales=scales, flip=flip)
             soft.setdefault(name, []).extend(views)  # both under one name: p0 is their mean
         return {name: mean_log_probability(each) for name, each in soft.items()}
-
-    def _soft_views(self, ask: Ask, images: Tensor, prediction: Prediction) -> Iterator[Tensor]:
-        settings = self.settings
-        return view_probabilities(ask, images, prediction.logits, scales=settings.p0_scales, flip=settings.p0_flip)
 
     def stored_strides(self) -> dict[str, int]:
         return {name: student.stride for name, student in zip(self._p0, self.students, strict=True)}
@@ -293,10 +290,6 @@ class RobustMutualLearning(LearnerPair):
         for prototypes in self.prototypes:
             prototypes.settle()
         self.finish_learners()
-
-
-def _asking(forward: Forward, network: SegmentationNetwork) -> Ask:
-    return lambda images: forward(network, images).logits
 
 
 def _size(maps: Tensor) -> tuple[int, int]:
