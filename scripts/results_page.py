@@ -22,8 +22,9 @@ _CAMVID_CEILING = RESULTS / "camvid_temperature.json"
 _START = """# Measurements
 
 Made by `python scripts/results_page.py` from `benchmarks/results/*.json`; every number was measured, on the machine and
-the day that stand above its table.
+the day that stand above its table. How fast it is stands in [benchmarks/README.md](../benchmarks/README.md).
 """
+_REACHED = ("demo", "demo_seeds", "camvid_comparison", "mnist_figure2")  # the others are what was tried for these
 _LEARNS_FROM = {
     "supervised": "12 labeled images",
     "supervised_strong": "12 labeled images, with color noise and as many steps as `rml` in all",
@@ -32,8 +33,20 @@ _LEARNS_FROM = {
 
 
 def page() -> str:
-    contents = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-    return "\n".join([_START, *(_section(content) for content in contents)])
+    """What is reached today first, and links to all of it."""
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+    reached = [found.pop(name) for name in _REACHED]
+    tried = list(found.values())
+    links = f"**What it reaches**\n\n{_links(reached)}\n\n**What was tried on the way**\n\n{_links(tried)}\n"
+    return "\n".join([_START, links, *map(_section, reached + tried)])
+
+
+def _links(contents: Sequence[dict[str, Any]]) -> str:
+    """To headings, whose address is their text in small letters, with hyphens for spaces and no other signs."""
+    address = {
+        content["title"]: re.sub(r"[^\w -]", "", content["title"].lower()).replace(" ", "-") for content in contents
+    }
+    return "\n".join(f"- [{title}](#{place})" for title, place in address.items())
 
 
 def readme() -> str:

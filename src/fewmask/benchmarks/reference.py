@@ -1,16 +1,15 @@
 """The research-style step of a preset, built and timed as `fewmask bench step --reference` sets it beside ours.
 
 It has a process of its own, as research code does: in one that has compiled, captured or profiled before, the host
-starts kernels more slowly, and this step mostly waits for the host. It stays on the core that starts them fastest:
-moved from core to core it took 344 ms (`paper-cityscapes`), on one core of the same machine 227. Even so processes
-differ, so on CUDA several are tried and the fastest counts; a slow yardstick would flatter us.
+starts kernels more slowly, and this step mostly waits for the host. Its backward pass runs in the thread that runs the
+forward pass: with torch's own thread for it steps of `paper-cityscapes` took 256 to 322 ms, without 204. Even so
+processes differ, so on CUDA several are tried and the fastest counts; a slow yardstick would flatter us.
 """
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
-import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, replace
@@ -79,27 +78,14 @@ def measured(config: Config, device_name: str, steps: int, threads: int) -> Time
     torch.set_num_threads(threads)
     device = torch.device(device_name)
     step = reference_call(config, device)
-    launch = _settle_down(device)
-    return {
-        "launch_us": launch,
-        "reference_ms": median_ms(step, steps, device),
-        "reference_busy_ms": busy_ms(step, _PROFILED, device),
-    }
-
-
-def _settle_down(device: torch.device) -> float | None:
-    """Stay on the core that starts kernels fastest, and say how fast; Python's collector leaves alone what is there."""
     gc.collect()
-    gc.freeze()
-    if device.type != "cuda" or not hasattr(os, "sched_setaffinity"):
-        return launch_us(device)
-    found = {}
-    for core in sorted(os.sched_getaffinity(0)):
-        os.sched_setaffinity(0, {core})
-        found[core] = launch_us(device) or 0.0
-    fastest = min(found, key=found.__getitem__)
-    os.sched_setaffinity(0, {fastest})
-    return found[fastest]
+    gc.disable()  # as timeit does
+    with torch.autograd.set_multithreading_enabled(False):
+        return {
+            "launch_us": launch_us(device),
+            "reference_ms": median_ms(step, steps, device),
+            "reference_busy_ms": busy_ms(step, _PROFILED, device),
+        }
 
 
 def reference_call(config: Config, device: torch.device) -> Callable[[int], object]:

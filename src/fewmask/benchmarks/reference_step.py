@@ -26,6 +26,11 @@ class Learner:
     prototypes: Tensor  # [K, D]
     known: Tensor  # [K] bool, classes that have a prototype
 
+    def __post_init__(self) -> None:
+        """Pairs of the teacher's tensor and the student's; walking through all modules at every step takes time."""
+        self.weights = list(zip(self.teacher.parameters(), self.student.parameters(), strict=True))
+        self.statistics = list(zip(self.teacher.buffers(), self.student.buffers(), strict=True))
+
 
 @dataclass(frozen=True)
 class ReferenceStep:
@@ -73,7 +78,7 @@ class ReferenceStep:
         learner.optimizer.step()
         return loss.detach()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _pseudo_label(self, learner: Learner, batch: Batch, half: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The rectified label of one batch of unlabeled images, [U, H, W], with its features and their classes."""
         images, valid = batch.weak.chunk(2)[half], batch.valid.chunk(2)[half]
@@ -86,18 +91,16 @@ class ReferenceStep:
         rectified = weight * soft
         rectified = rectified / rectified.sum(dim=1, keepdim=True)
         label = _enlarged(rectified, valid.shape[1:]).argmax(dim=1)
-        label[~valid] = IGNORE
-        return label, (features, own)
+        return label.masked_fill_(~valid, IGNORE), (features, own)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _predict(self, teacher: nn.Module, images: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Features [N, D, h, w] and the class of each, [N, h, w]."""
         with self._autocast(images):
             prediction = teacher(images)
         own = prediction.logits.argmax(dim=1)
         inside = F.interpolate(valid[:, None].float(), size=own.shape[1:], mode="nearest-exact")[:, 0]
-        own[inside == 0] = IGNORE
-        return prediction.features, own
+        return prediction.features, own.masked_fill_(inside == 0, IGNORE)
 
     @torch.no_grad()
     def _move_prototypes(self, learner: Learner, members: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -114,9 +117,9 @@ class ReferenceStep:
 
     @torch.no_grad()
     def _move_teacher(self, learner: Learner) -> None:
-        for slow, fast in zip(learner.teacher.parameters(), learner.student.parameters(), strict=True):
+        for slow, fast in learner.weights:
             slow.lerp_(fast, 1 - self.decay)
-        for statistic, current in zip(learner.teacher.buffers(), learner.student.buffers(), strict=True):
+        for statistic, current in learner.statistics:
             statistic.copy_(current)
 
     def _autocast(self, images: Tensor) -> torch.autocast:
