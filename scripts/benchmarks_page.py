@@ -72,8 +72,8 @@ def _step(result: Result) -> list[str]:
         f"{labeled} + {unlabeled} of {_size(result['crop'])}, {result['precision']}",
         f"**{result['ms']:.1f}**",
         f"{result['images_per_second']:.0f}",
-        f"{result['tflops']:.0f} ({result['least_tflop']:.1f} TFLOP)",
-        f"{result['share_of_matrix_rate']:.0%} of {result['matrix_tflops']:.0f}",
+        f"{result['tflops']:.3g} ({result['least_tflop']:.3g} TFLOP)",
+        f"{result['share_of_matrix_rate']:.0%} of {result['matrix_tflops']:.3g}",
         _peak(result),
         f"{result['data_ms']:.2f} ms, {result['data_share']:.1%}",
     ]
