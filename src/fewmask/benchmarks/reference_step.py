@@ -27,9 +27,13 @@ class Learner:
     known: Tensor  # [K] bool, classes that have a prototype
 
     def __post_init__(self) -> None:
-        """Pairs of the teacher's tensor and the student's; walking through all modules at every step takes time."""
+        """Pairs of the teacher's tensor and the student's; walking through all modules at every step takes time.
+
+        BatchNorm's counters of batches are left out, as nothing reads them.
+        """
         self.weights = list(zip(self.teacher.parameters(), self.student.parameters(), strict=True))
-        self.statistics = list(zip(self.teacher.buffers(), self.student.buffers(), strict=True))
+        both = zip(self.teacher.buffers(), self.student.buffers(), strict=True)
+        self.statistics = [pair for pair in both if pair[0].is_floating_point()]
 
 
 @dataclass(frozen=True)
