@@ -111,6 +111,7 @@ def test_a_reader_that_has_had_enough_is_no_error_to_print(words: tuple[str, ...
 def test_an_interrupt_while_starting_is_quiet(module: str) -> None:
     code = f"""
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background hands on that it is ignored
 class Interrupt:
     def find_spec(self, name, *rest):
         if name == {module!r}:
