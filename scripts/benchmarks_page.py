@@ -175,7 +175,8 @@ def _growth(results: Sequence[Result]) -> str:
         for row in result["rows"]
     ]
     budget = f"the store may take {results[0]['budget_mib']:g} MiB of memory; beyond that it is a mapped file"
-    text = f"Images of {_size(results[0]['size'])} and a very small network; {budget}.\n\n{_table(head, rows)}"
+    what = f"Images of {_size(results[0]['size'])} and a very small network; {budget}."
+    text = f"{what} {_notes(results)}".rstrip() + f"\n\n{_table(head, rows)}"
     return f"{text}\n\n![Growth of the pool](growth.png)" if (PAGE.parent / "growth.png").is_file() else text
 
 
