@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from fewmask.training import stages
+from fewmask.training import loop, stages
+from fewmask.training import run as running
 from fewmask.training.checkpoint import load_checkpoint
 from fewmask.training.observer import Observer
 from fewmask.training.run import run_training
+from fewmask.training.session import Session
 from fewmask.training.stepper import Stepper
 from fewmask.types import PixelMaps
 from tests.training.runs import assert_same_run, tiny_config, tiny_session, write_data
@@ -177,6 +179,29 @@ def test_a_stage_leaves_no_memory_to_the_next_after_a_resume(
     train(data, tmp_path / "run", resume=True, where=where)
     assert len(kept) > 10
     assert (alive[-1], alive[STEPS]) == (0, 0)
+
+
+def test_a_finished_baseline_keeps_no_memory(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Networks and optimizer are gone when the next baseline is built, and when the stages begin."""
+    kept: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+    build, begin = running.baseline_session, loop.begin_stage
+
+    def watched_build(*arguments: Any) -> Session:
+        alive.append(sum(each() is not None for each in kept))
+        alone = build(*arguments)
+        kept.extend(weakref.ref(each) for each in alone.method.parameters())
+        return alone
+
+    def watched_begin(*arguments: Any) -> Session:
+        alive.append(sum(each() is not None for each in kept))
+        return begin(*arguments)
+
+    monkeypatch.setattr(running, "baseline_session", watched_build)
+    monkeypatch.setattr(loop, "begin_stage", watched_begin)
+    train(data, tmp_path / "run", baselines="two", stages=1)
+    assert len(kept) > 20
+    assert alive == [0, 0, 0]
 
 
 def test_no_pass_of_a_sweep_shows_more_pixels_than_it_may(data: Path):

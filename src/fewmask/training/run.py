@@ -210,15 +210,19 @@ def _train_baselines(
     peaks = []
     for index, (each, costs) in enumerate(zip(baselines, measured, strict=True)):
         observer.say(f"baseline {index + 1}: {each.config.training.steps} supervised steps")
-        alone = baseline_session(session, each, observer)
-        outcome = run_session(alone, each.folder, resume=True, starts={}, observer=observer, known=costs, part=True)
-        _stop_if_asked(session, outcome.pace, observer)
-        observer.say(initialize_from(session.method, outcome.folder.path, each.names))
-        peaks.append(outcome.peak)
-    del alone, outcome
-    release(session.engine.device)  # a captured step's memory
+        peaks.append(_train_baseline(session, each, costs, observer))
+        release(session.engine.device)  # its captured step's memory, before the next one takes its own
     _save_start(session, folder)
     return max(peaks)
+
+
+def _train_baseline(session: Session, baseline: Baseline, costs: Costs | None, observer: Observer) -> int:
+    """One of them; when it is done nobody has its session any more."""
+    alone = baseline_session(session, baseline, observer)
+    outcome = run_session(alone, baseline.folder, resume=True, starts={}, observer=observer, known=costs, part=True)
+    _stop_if_asked(session, outcome.pace, observer)
+    observer.say(initialize_from(session.method, outcome.folder.path, baseline.names))
+    return outcome.peak
 
 
 def _stop_if_asked(session: Session, pace: Pace, observer: Observer) -> None:
