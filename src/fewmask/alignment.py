@@ -7,6 +7,9 @@ than in the whole image.
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
 
 def pitch(size: int, cells: int) -> float:
     """Pixels from one cell's middle to the next: the power of two that gives so many cells, else an equal share.
@@ -17,3 +20,14 @@ def pitch(size: int, cells: int) -> float:
     while -(-size // stride) > cells:
         stride *= 2
     return stride if -(-size // stride) == cells else size / cells
+
+
+def between(places: int, cells: int, step: float, *, like: Tensor) -> Tensor:
+    """The weight of each cell at each of some places that lie `step` cells apart, bilinear; [places, cells].
+
+    The first place is half a step from the edge, as the first cell is half a cell; rows sum to 1.
+    """
+    place = (torch.arange(places, dtype=torch.float64, device=like.device) + 0.5) * step - 0.5
+    cell = torch.arange(cells, dtype=torch.float64, device=like.device)
+    weight = 1 - (place.clamp(0, cells - 1)[:, None] - cell).abs()
+    return weight.clamp(min=0).to(like.dtype)

@@ -18,7 +18,7 @@ FAST = ("training.capture=false", "training.deterministic=true", "training.preci
 RUNS = {
     "ohem": ("supervised", ("loss.kind=ohem", "settings.photometric=true", "views.class_crops=0.5")),
     "dice": ("supervised", ("loss.kind=dice", "loss.class_weights=inverse_frequency")),
-    "stride_4": ("supervised", ("network.stride=4", "network.head=sum4")),  # features are enlarged by interpolation
+    "stride_4": ("supervised", ("network.stride=4", "network.head=sum4")),  # features are enlarged
     "transformer": ("rml", (*PAIR, "views.crop=64x64")),
     "refining": ("rml", (*NOISY, *REFINED, "settings.spread=16", "settings.p0_scales=1.0,1.5")),
     "topk": ("rml", (*NOISY, "training.soft_labels=topk", "settings.buffers=weak", "settings.p0_flip=true")),

@@ -7,6 +7,7 @@ import timm
 import torch
 import torch.nn.functional as F
 
+from fewmask.determinism import deterministic
 from fewmask.errors import ConfigError
 from fewmask.networks.backbones import available_strides, create_backbone, enlarged
 from fewmask.networks.catalog import BACKBONES, HEADS, list_networks
@@ -46,6 +47,20 @@ def test_cells_of_two_levels_lie_over_each_other_at_any_size():
     expected = (torch.arange(25) + 0.5) * 4
     assert ramp.shape == fine.shape
     torch.testing.assert_close(ramp[0, 0, 11, 2:], expected[2:])
+
+
+@pytest.mark.parametrize("size", [(24, 28), (23, 25)])
+def test_features_are_enlarged_alike_in_deterministic_mode(size: tuple[int, int]):
+    """There as matrix products; the values and their gradient are those of interpolation, at any size."""
+    deep, fine = torch.randn(2, 3, 6, 7, dtype=torch.float64, requires_grad=True), torch.zeros(2, 1, *size)
+    weight = torch.randn(2, 3, *size, dtype=torch.float64)
+    found = []
+    for wanted in (False, True):
+        with deterministic(wanted, torch.device("cpu")):
+            maps = enlarged(deep, 4, like=fine)
+            found.append((maps, *torch.autograd.grad((maps * weight).sum(), deep)))
+    for plain, ordered in zip(*found, strict=True):
+        torch.testing.assert_close(ordered, plain, rtol=0, atol=1e-12)
 
 
 def test_heads_that_refine_get_both_levels():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fewmask.alignment import pitch
+from fewmask.alignment import between, pitch
 from fewmask.config import LossSettings
 from fewmask.types import IGNORE, Loss, Scores
 
@@ -27,19 +27,10 @@ def upsample(maps: Tensor, size: tuple[int, int], shown: tuple[int, int] | None 
     """
     if tuple(maps.shape[-2:]) == tuple(size):
         return maps
-    height, width = shown or size
+    sides = zip(size, maps.shape[-2:], shown or size, strict=True)
+    rows, columns = (between(large, few, side / pitch(side, few) / large, like=maps) for large, few, side in sides)
     with torch.autocast(maps.device.type, enabled=False):
-        return _between(maps, size[0], -2, height) @ maps @ _between(maps, size[1], -1, width).T
-
-
-def _between(maps: Tensor, large: int, dimension: int, shown: int) -> Tensor:
-    """The weight of each of few cells at each of many places, [large, small]; rows sum to 1."""
-    small = maps.shape[dimension]
-    cells = shown / pitch(shown, small)  # that the image spans
-    place = (torch.arange(large, dtype=torch.float64, device=maps.device) + 0.5) * (cells / large) - 0.5
-    cell = torch.arange(small, dtype=torch.float64, device=maps.device)
-    weight = 1 - (place.clamp(0, small - 1)[:, None] - cell).abs()
-    return weight.clamp(min=0).to(maps.dtype)
+        return rows @ maps @ columns.T
 
 
 def cross_entropy(
