@@ -22,9 +22,9 @@ QUIET = {"dropout": 0.0, "stochastic_depth": 1.0, "pairs": "independent", "label
 RATES = {"decay": 0.7, "momentum": 0.8}
 
 
-def method_of(seed: int = 0) -> RobustMutualLearning:
+def method_of(seed: int = 0, **settings: object) -> RobustMutualLearning:
     """Four different networks, BatchNorm frozen, and prototypes of all classes but one."""
-    method = make_method("rml", **QUIET, **RATES).eval()
+    method = make_method("rml", **QUIET, **RATES, **settings).eval()
     assert isinstance(method, RobustMutualLearning)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -59,9 +59,10 @@ def losses_of(method: RobustMutualLearning, batch: Batch) -> list[float]:
     return [each.loss.value().item() for each in found]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_both_steps_have_the_same_losses(seed: int):
-    method, batch = method_of(seed), independent_batch(seed)
+@pytest.mark.parametrize(("seed", "photometric"), [(0, True), (1, True), (1, False)])
+def test_both_steps_have_the_same_losses(seed: int, photometric: bool):
+    method, batch = method_of(seed, photometric=photometric), independent_batch(seed)
+    batch = batch if photometric else replace(batch, strong=())
     reference = reference_of(method)
     expected = losses_of(copy.deepcopy(method), batch)
     assert expected[0] != pytest.approx(expected[1], abs=1e-3)

@@ -42,13 +42,13 @@ Timed = dict[str, float | None]
 
 
 def require_comparable(config: Config) -> None:
-    """The reference is the paper's method; without its noise there is nothing to set beside it."""
+    """The reference mixes its images, as the paper does; color noise and precision are the preset's choice."""
     settings = read_section(RMLSettings, config.settings, where="settings of method rml")
-    if not (settings.photometric and settings.cutmix) or config.training.precision == "fp64":
+    if not settings.cutmix or config.training.precision == "fp64":
         raise ConfigError(
-            "the reference step has strong views and mixed images, in bf16 or fp32",
+            "the reference step has mixed images, in bf16 or fp32",
             where="--reference",
-            fix="photometric=true cutmix=true training.precision=fp32, or no --reference",
+            fix="cutmix=true training.precision=fp32, or no --reference",
         )
     if config.network.auxiliary_weight > 0:
         what = "the reference step has no auxiliary heads"

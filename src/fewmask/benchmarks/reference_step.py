@@ -58,8 +58,8 @@ class ReferenceStep:
 
         losses = []
         for index, learner in enumerate(self.learners):
-            strong_1, strong_2 = batch.strong[index].chunk(2)
-            mixed = torch.where(batch.box[:, None], strong_2, strong_1)  # [U, C, H, W]
+            view_1, view_2 = (batch.strong[index] if batch.strong else batch.weak).chunk(2)  # color noise may be off
+            mixed = torch.where(batch.box[:, None], view_2, view_1)  # [U, C, H, W]
             losses.append(self._update(learner, batch, mixed, targets))
 
         for learner, member in zip(self.learners, members, strict=True):
