@@ -18,8 +18,8 @@ from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.randomness import Randomness
 from fewmask.training.engine import Engine
 from fewmask.types import IGNORE, Batch, Measure, Prediction, Progress, Update
+from tests.methods.pixel_rml import K, batch_of, loss_by_loop, mix_by_loop
 from tests.methods.test_contract import fake_of, make_fake
-from tests.methods.test_rml import K, batch_of, loss_by_loop, mix_by_loop
 from tests.miniature import CLASSES, NETWORK, make_batch, make_method, make_progress, requests
 from tests.networks.small import vit_settings
 

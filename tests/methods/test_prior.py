@@ -7,7 +7,7 @@ import torch
 
 from fewmask.methods.rml import P0
 from fewmask.types import IGNORE
-from tests.methods.test_rml import K, batch_of, method_of
+from tests.methods.pixel_rml import K, batch_of, method_of
 
 
 def test_the_pixel_count_prior_pulls_toward_frequent_classes():

@@ -14,7 +14,7 @@ from fewmask.learning.statistics import batch_statistics
 from fewmask.methods.rml import P0, RMLSettings, RobustMutualLearning
 from fewmask.training.engine import Engine
 from fewmask.types import IGNORE
-from tests.methods.test_rml import K, PixelNetwork, batch_of, method_of
+from tests.methods.pixel_rml import K, PixelNetwork, batch_of, method_of
 from tests.miniature import make_batch, make_engine, make_method, make_progress
 from tests.networks.small import network
 
