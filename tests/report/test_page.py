@@ -13,7 +13,7 @@ import pytest
 
 from fewmask.data.dataset import Classes
 from fewmask.report.contents import PictureRow, Report, Run
-from fewmask.report.page import duration, write_report
+from fewmask.report.page import write_report
 
 CLASSES = Classes(("sky", "road", "pole"), ((100, 150, 250), (90, 90, 90), (250, 230, 20)))
 
@@ -210,5 +210,8 @@ def test_large_pictures_are_shrunk(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_size < 400_000
 
 
-def test_durations() -> None:
-    assert [duration(value) for value in (None, 9.6, 61, 7322)] == ["\u2013", "10 s", "1 min 1 s", "2 h 2 min"]
+@pytest.mark.parametrize(("seconds", "shown"), [(None, "\u2013"), (61.0, "1 min 1 s")])
+def test_how_long_a_run_took(tmp_path: Path, seconds: float | None, shown: str) -> None:
+    run = replace(METHOD, seconds=seconds)
+    write_report(tmp_path / "report.html", report(run))
+    assert f">{shown}<" in (tmp_path / "report.html").read_text()

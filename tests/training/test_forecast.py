@@ -111,14 +111,16 @@ def test_images_of_one_batch_are_measured_whole():
 def test_the_lines_of_the_plan():
     parts = (Part("baseline steps", 4000, 0.015), Part("steps", 5000, 0.047), Part("checkpoints", 3, 0.1))
     forecast = Forecast(parts, int(6.1 * 2**30), int(139.8 * 2**30))
-    told = "baseline steps 4000 x 15 ms, steps 5000 x 47 ms, the rest 300 ms: about 5 min in all"
+    told = "baseline steps 4000 x 15 ms, steps 5000 x 47 ms, the rest 300 ms: about 4 min 55 s in all"
     assert forecast.time_line() == told
     assert forecast.memory_line() == "peak about 6.1 GiB of 139.8 GiB"
     over = Forecast(parts, int(9.5 * 2**30), 8 * 2**30)
     told = "peak about 9.5 GiB, 1.5 GiB more than the 8.0 GiB that there are: the run will not fit"
     assert over.memory_line() == told
     assert over.memory_line("change this") == f"{told}; change this"
-    assert comparison_line(forecast, seconds=310, peak=2**33).startswith("took 5 min (forecast 5 min), peak 8.0 GiB")
+    assert comparison_line(forecast, seconds=310, peak=2**33).startswith(
+        "took 5 min 10 s (forecast 4 min 55 s), peak 8"
+    )
 
 
 def test_the_file_has_both():
@@ -135,7 +137,12 @@ def test_the_peak_is_that_of_the_largest_part():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "wanted"), [(0.047, "47 ms"), (3.21, "3.2 s"), (61, "61 s"), (540, "9 min"), (8_100, "2 h 15 min")]
+    ("seconds", "wanted"),
+    [
+        *[(0.047, "47 ms"), (0.9996, "1.0 s"), (3.21, "3.2 s"), (9.96, "10 s"), (59.4, "59 s"), (59.6, "1 min 0 s")],
+        *[(61, "1 min 1 s"), (214, "3 min 34 s"), (599.6, "10 min"), (630, "10 min"), (3580, "1 h 0 min")],
+        (8_100, "2 h 15 min"),
+    ],
 )
 def test_durations(seconds: float, wanted: str):
     assert duration(seconds) == wanted

@@ -16,6 +16,7 @@ from fewmask.report.charts import charts
 from fewmask.report.contents import PictureRow, Report, Run, points
 from fewmask.report.curves import PALETTE
 from fewmask.report.pictures import colorize, to_data_uri
+from fewmask.training.forecast import duration
 
 _PICTURE_WIDTH = 480
 _NOTHING = "–"  # noqa: RUF001
@@ -59,16 +60,6 @@ def signed(value: float | None, other: float | None) -> tuple[str, str]:
     return (f"+{difference:.1f}", "better") if difference > 0 else (f"\u2212{-difference:.1f}", "worse")
 
 
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return _NOTHING
-    hours, rest = divmod(round(seconds), 3600)
-    minutes, left = divmod(rest, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {left} s" if minutes else f"{left} s"
-
-
 def _legend(report: Report) -> list[tuple[str, tuple[int, int, int]]]:
     return list(zip(report.classes.names, report.classes.colors, strict=True))
 
@@ -100,7 +91,7 @@ def _run_row(run: Run, report: Report) -> dict[str, Any]:
         "color": PALETTE[list(report.runs).index(run) % len(PALETTE)],
         "best": len(report.runs) > 1 and run.miou is not None and points(run.miou - (best or 0)) == 0,
         "differences": [("", "even") if twin is run else signed(run.miou, twin.miou) for twin in report.twins],
-        "time": duration(run.seconds),
+        "time": _NOTHING if run.seconds is None else duration(run.seconds),
     }
 
 

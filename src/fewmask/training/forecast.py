@@ -116,12 +116,14 @@ def largest_peak(costs: Sequence[Costs | None]) -> int:
 
 
 def duration(seconds: float) -> str:
-    if seconds < 1:
-        return f"{1000 * seconds:.0f} ms"
-    if seconds < 120:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    """In two units at most, and in no more digits than matter."""
+    if seconds < 9.95:
+        return f"{1000 * seconds:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    if minutes < 10:
+        return f"{minutes} min {left} s" if minutes else f"{left} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def gibibytes(count: float) -> str:
