@@ -105,6 +105,11 @@ def test_what_cannot_be_compared_is_said_first(fewmask, word: str):
     assert (result.code, "--reference" in result.err) == (2, True)
 
 
+def test_a_preset_without_color_noise_has_a_reference(fewmask):
+    (step,) = bench(fewmask, "step", "--preset", "camvid", "--reference", "--steps", 1, *TINY, "photometric=false")
+    assert step["ratio"] == pytest.approx(step["reference_ms"] / step["ms"], rel=1e-4)
+
+
 def test_predict_whole_and_in_tiles(fewmask):
     for tile in ((), ("--tile", 16)):
         (measured,) = bench(fewmask, "predict", "--preset", "camvid", "--steps", 1, *tile, *TINY)

@@ -107,25 +107,28 @@ def test_a_step_is_a_pure_function_of_state_batch_and_step(name):
 
 @pytest.mark.parametrize("name", CAPTURABLE)
 def test_the_step_never_asks_the_host(name):
-    run_without_values(make_method(name, dropout=0.5, stochastic_depth=0.8), make_batch())
+    method = make_method(name, dropout=0.5, stochastic_depth=0.8)
+    assert updated_without_values(method, make_batch()) == list(method.trained())
 
 
 @pytest.mark.parametrize("name", CAPTURABLE)
 def test_nor_does_a_step_with_auxiliary_heads(name):
-    run_without_values(make_method(name, SETR, dropout=0.5, stochastic_depth=0.8), make_batch(stride=16))
+    method = make_method(name, SETR, dropout=0.5, stochastic_depth=0.8)
+    assert updated_without_values(method, make_batch(stride=16)) == list(method.trained())
 
 
-def run_without_values(method, batch):
-    """Under fake tensors any .item(), nonzero or branch on a value raises."""
+def updated_without_values(method, batch):
+    """The optimizers that a step asks for; under fake tensors any .item(), nonzero or branch on a value raises."""
     progress = make_progress()
     with FakeTensorMode() as mode:
         make_fake(method, mode)
         fields = {key: fake_of(getattr(batch, key), mode) for key in batch.__dataclass_fields__}
         step = mode.from_tensor(progress.step)
         progress = Progress(step, mode.from_tensor(progress.fraction), Randomness(0, step))
-        losses = [each.loss.value() for each in requests(method, Batch(**fields), progress) if isinstance(each, Update)]
+        updates = [each for each in requests(method, Batch(**fields), progress) if isinstance(each, Update)]
         with pytest.raises(torch._subclasses.fake_tensor.DataDependentOutputException):
-            losses[0].item()  # the guard itself works
+            updates[0].loss.value().item()  # the guard itself works
+        return [each.optimizer for each in updates]
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -119,7 +119,7 @@ def test_the_lines_of_the_plan():
     assert over.memory_line() == told
     assert over.memory_line("change this") == f"{told}; change this"
     assert comparison_line(forecast, seconds=310, peak=2**33).startswith(
-        "took 5 min 10 s (forecast 4 min 55 s), peak 8"
+        "took 5 min 10 s (forecast 4 min 55 s), peak 8.0 GiB"
     )
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fewmask.alignment import between
+from fewmask.alignment import resampled
 from fewmask.config import NetworkSettings
 from fewmask.errors import ConfigError
 from fewmask.networks.model_noise import DepthRule, PassNoise, ResidualGate, install_gates, settle_gates
@@ -89,17 +89,12 @@ def enlarged(maps: Tensor, factor: int, *, like: Tensor) -> Tensor:
 
     Cells of both begin at the image's edge (alignment.py); what hangs over the end of the others is cut off.
     """
-    if torch.are_deterministic_algorithms_enabled():
-        return _enlarged_in_order(maps, factor, like)
     rows, columns = like.shape[2:]
+    if torch.are_deterministic_algorithms_enabled():
+        # What torch takes there instead of interpolation on CUDA has a gradient that sorts all addresses
+        maps = resampled(maps, (rows, columns), (1 / factor, 1 / factor))
+        return maps.contiguous(memory_format=torch.channels_last)
     return F.interpolate(maps, scale_factor=factor, mode="bilinear")[:, :, :rows, :columns]
-
-
-def _enlarged_in_order(maps: Tensor, factor: int, like: Tensor) -> Tensor:
-    """The same as two matrix products: what torch takes instead on CUDA sorts all addresses for its gradient."""
-    sizes = zip(like.shape[2:], maps.shape[2:], strict=True)
-    rows, columns = (between(dense, coarse, 1 / factor, like=maps) for dense, coarse in sizes)
-    return (rows @ maps @ columns.T).contiguous(memory_format=torch.channels_last)
 
 
 def create_backbone(settings: NetworkSettings, image_channels: int) -> Backbone:
