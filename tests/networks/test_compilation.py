@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fewmask.learning.statistics import move_statistics, watched_inputs
-from fewmask.networks.compilation import as_written, compile_blocks, compile_problem
+from fewmask.networks.compilation import compile_blocks, compile_problem, for_any_size
 from fewmask.networks.model_noise import ResidualGate
 from tests.networks.small import TINY_VIT, images, network, noise
 
@@ -60,7 +60,7 @@ def test_another_step_does_not_compile_again():
     assert counts[1:] == counts[:1] * 2
 
 
-def test_as_written_no_size_is_compiled_and_compiled_code_stays():
+def test_for_any_size_nothing_is_compiled_and_compiled_code_stays():
     net, seen = network().eval(), []
 
     def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
@@ -71,13 +71,21 @@ def test_as_written_no_size_is_compiled_and_compiled_code_stays():
     with torch.no_grad():
         net(small)
         first = list(seen)
-        with as_written():
+        with for_any_size():
             answer = net(large).logits
         assert seen == first
         net(small)
         assert seen == 2 * first
         torch.testing.assert_close(net(large).logits, answer)
     assert len(set(map(id, seen))) == 2 * len(set(map(id, first)))  # and outside each size has code of its own
+
+
+@pytest.mark.parametrize("trials", [True, False])
+def test_for_any_size_kernels_are_not_tried_and_then_as_before(monkeypatch, trials):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", trials)
+    with for_any_size():
+        assert not torch.backends.cudnn.benchmark
+    assert torch.backends.cudnn.benchmark is trials
 
 
 def test_a_watched_pass_compiles_nothing_and_counts_what_a_plain_one_counts():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,3 +54,17 @@ def as_written() -> AbstractContextManager[object]:
     """
     stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
     return stance
+
+
+@contextmanager
+def for_any_size() -> Iterator[None]:
+    """As written, and cuDNN's kernels are chosen by its rules: its trials would come anew with every size of an image,
+    and with every number of images that share a pass. Those of steps are found again afterwards.
+    """
+    trials = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        with as_written():
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = trials

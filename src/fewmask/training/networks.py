@@ -12,7 +12,7 @@ from fewmask.evaluation.inference import Predictor
 from fewmask.evaluation.scoring import ENSEMBLE
 from fewmask.methods.method import learner_of
 from fewmask.methods.table import method_class
-from fewmask.networks.compilation import as_written
+from fewmask.networks.compilation import for_any_size
 from fewmask.networks.folding import FoldedTwin
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.checkpoint import load_newest
@@ -63,7 +63,7 @@ def autocast_logits(network: SegmentationNetwork, device: torch.device, precisio
 
     @torch.inference_mode()
     def logits(images: Tensor) -> Tensor:
-        with as_written(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+        with for_any_size(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             return answer(images.to(device, dtype, memory_format=torch.channels_last)).logits
 
     return logits
