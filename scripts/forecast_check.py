@@ -68,6 +68,7 @@ def check(preset: str, words: Sequence[str], *, steps: int, device: torch.device
         "peak_allocated_gib": peak_allocated(device) / 2**30,
         "looking_ahead_seconds": ahead.seconds,
         "parts": foreseen["parts"],
+        "parts_that_came": came["parts"],
         "captured": outcome.session.stepper.captures,
     }
 

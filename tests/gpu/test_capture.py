@@ -27,27 +27,27 @@ TOLERANCES = [("fp32", 1e-4), ("bf16", 2e-2)]
 
 @pytest.mark.parametrize(("precision", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize("run", RUNS)
-def test_fifty_captured_steps_have_the_losses_of_computed_ones(data, tmp_path, run, precision, tolerance):
+def test_fifty_captured_steps_have_the_losses_of_computed_ones(data, run, precision, tolerance):
     words = (*RUNS[run], *LIVE, f"training.precision={precision}", "training.deterministic=true")
     with deterministic(True, torch.device("cuda")):
-        computed, captured = both_ways(data, tmp_path, *words, method=run.partition(",")[0])
+        computed, captured = both_ways(data, *words, method=run.partition(",")[0])
     assert_close(computed, captured, tolerance)
     assert len({line["lr/0"] for line in captured}) == STEPS
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize("run", ["rml", "rml, refining head"])
-def test_so_they_have_where_the_gpu_adds_in_any_order(data, tmp_path, run, precision, tolerance):
+def test_so_they_have_where_the_gpu_adds_in_any_order(data, run, precision, tolerance):
     words = (*RUNS[run], *LIVE, *SLOW, f"training.precision={precision}")
-    assert_close(*map(losses, both_ways(data, tmp_path, *words, method="rml")), tolerance)
+    assert_close(*map(losses, both_ways(data, *words, method="rml")), tolerance)
 
 
-def both_ways(data: Path, folder: Path, *words: str, method: str) -> list[Lines]:
+def both_ways(data: Path, *words: str, method: str) -> list[Lines]:
     """All metrics of each step, computed and captured."""
     lines = []
     for capture in (False, True):
         more = (*words, f"training.capture={capture}")
-        session = started_session(data, folder / str(capture), *more, method=method, device="cuda")
+        session = started_session(data, *more, method=method, device="cuda")
         lines.append(step_metrics(session, STEPS))
         assert (session.stepper.graph is not None) == capture
         assert len(session.engine.lanes.streams) == (len(session.engine.optimizers) if capture else 0)
@@ -62,12 +62,12 @@ def assert_close(computed: Lines, captured: Lines, tolerance: float) -> None:
         assert [other[key] for key in rates] == [one[key] for key in rates]
 
 
-def test_fifty_compiled_steps_with_rewritten_networks_have_the_losses_of_plain_ones(data, tmp_path):
+def test_fifty_compiled_steps_with_rewritten_networks_have_the_losses_of_plain_ones(data):
     """At the small rate, so that weights must agree as well as losses."""
     lines, weights = {}, {}
     for compiled in (False, True):
         words = (*RML, *SLOW, f"training.steps={STEPS}", f"training.compile={compiled}")
-        session = started_session(data, tmp_path / str(compiled), *words, method="rml", device="cuda")
+        session = started_session(data, *words, method="rml", device="cuda")
         twins = [network.twin is not None for network in session.method.networks().values()]
         assert sum(twins) == (2 if compiled else 0)
         start = students(session)

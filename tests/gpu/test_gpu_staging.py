@@ -19,13 +19,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data(tmp_path_factory.mktemp("staged") / "data")
 
 
-def session_of(data: Path, out: Path, *words: str) -> Session:
-    return started_session(data, out, "training.precision=fp32", *words, method="rml", device="cuda")
+def session_of(data: Path, *words: str) -> Session:
+    return started_session(data, "training.precision=fp32", *words, method="rml", device="cuda")
 
 
 @pytest.mark.parametrize("words", [STAGED, MAPPED])
-def test_batches_are_those_of_resident_images(data: Path, tmp_path: Path, words: tuple[str, ...]):
-    resident, staged = session_of(data, tmp_path / "one"), session_of(data, tmp_path / "other", *words)
+def test_batches_are_those_of_resident_images(data: Path, words: tuple[str, ...]):
+    resident, staged = session_of(data), session_of(data, *words)
     assert not resident.maker.stages
     assert set(staged.maker.stages) == {"labeled", "unlabeled"}
     for step in (0, 1, 2, 9, 3):
@@ -37,11 +37,11 @@ def test_batches_are_those_of_resident_images(data: Path, tmp_path: Path, words:
     staged.maker.close()
 
 
-def test_a_captured_step_reads_what_was_staged_for_it(data: Path, tmp_path: Path):
+def test_a_captured_step_reads_what_was_staged_for_it(data: Path):
     """Losses of steps that are replayed, in order and after a jump, beside those of resident images."""
     losses = []
-    for name, words in (("one", ()), ("other", STAGED)):
-        session = session_of(data, tmp_path / name, *words)
+    for words in ((), STAGED):
+        session = session_of(data, *words)
         assert session.stepper.captures
         found = []
         for step in (*range(8), 20, 21):
@@ -54,9 +54,9 @@ def test_a_captured_step_reads_what_was_staged_for_it(data: Path, tmp_path: Path
     assert losses[0].unique().numel() > 5
 
 
-def test_steps_queued_ahead_never_mix_their_images(data: Path, tmp_path: Path):
+def test_steps_queued_ahead_never_mix_their_images(data: Path):
     """The host runs ahead while the GPU is busy: every step still finds its own images."""
-    resident, staged = session_of(data, tmp_path / "one"), session_of(data, tmp_path / "other", *STAGED)
+    resident, staged = session_of(data), session_of(data, *STAGED)
     numbers = [torch.tensor(step, device="cuda") for step in range(30)]
     wanted = [resident.maker(number).weak.double().sum() for number in numbers]
     busy, found = torch.randn(4096, 4096, device="cuda"), []

@@ -23,11 +23,11 @@ DEEP = (
 )
 
 
-def losses_and_peak(data: Path, folder: Path, *words: str, method: str = "rml") -> tuple[dict[str, float], int]:
+def losses_and_peak(data: Path, *words: str, method: str = "rml") -> tuple[dict[str, float], int]:
     """Six steps, the last three replayed: the metrics of all, and the most memory in use once kernels are chosen."""
     gc.collect()
     before = torch.cuda.memory_allocated()
-    session = started_session(data, folder, *SAME, *words, method=method, device="cuda")
+    session = started_session(data, *SAME, *words, method=method, device="cuda")
     assert session.stepper.captures
     for step in range(6):
         if step == 3:  # the trials of cudnn.benchmark are over
@@ -40,30 +40,28 @@ def losses_and_peak(data: Path, folder: Path, *words: str, method: str = "rml") 
 
 
 @pytest.fixture(scope="module")
-def plain(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, float], int]:
-    return losses_and_peak(data, tmp_path_factory.mktemp("plain"), *DEEP)
+def plain(data: Path) -> tuple[dict[str, float], int]:
+    return losses_and_peak(data, *DEEP)
 
 
 @pytest.mark.parametrize(("words", "share"), [((CHECKPOINTING,), 0.8), ((PARTS,), 0.7), ((CHECKPOINTING, PARTS), 0.6)])
-def test_captured_steps_save_memory_and_keep_their_losses(data, plain, tmp_path, words, share):
-    found, peak = losses_and_peak(data, tmp_path, *DEEP, *words)
+def test_captured_steps_save_memory_and_keep_their_losses(data, plain, words, share):
+    found, peak = losses_and_peak(data, *DEEP, *words)
     assert found == pytest.approx(plain[0], rel=1e-3)
     assert peak < share * plain[1], f"{peak / plain[1]:.2f} of {plain[1] / 2**20:.0f} MiB"
 
 
 @pytest.mark.slow
-def test_compiled_blocks_are_recomputed_in_a_captured_step(data, tmp_path):
+def test_compiled_blocks_are_recomputed_in_a_captured_step(data):
     """With live BatchNorm; inductor's code is the same for both, so it is compiled once."""
     words = ("training.compile=true", "training.batch=6")
-    plain, saving = (
-        losses_and_peak(data, tmp_path, *words, *more, method="supervised")[0] for more in ((), (CHECKPOINTING,))
-    )
+    plain, saving = (losses_and_peak(data, *words, *more, method="supervised")[0] for more in ((), (CHECKPOINTING,)))
     assert saving == pytest.approx(plain, rel=1e-3)
 
 
-def test_sessions_share_their_streams(data, tmp_path):
+def test_sessions_share_their_streams(data):
     """cuBLAS keeps a workspace for each that there ever was."""
-    one, other = (started_session(data, tmp_path / name, *SAME, method="rml", device="cuda") for name in ("a", "b"))
+    one, other = (started_session(data, *SAME, method="rml", device="cuda") for _ in range(2))
     assert one.stepper.stream is other.stepper.stream
     assert one.engine.lanes.streams == other.engine.lanes.streams
     streams = {one.stepper.stream, *one.engine.lanes.streams, *one.stepper.views.streams}

@@ -12,6 +12,7 @@ from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 
 from fewmask.errors import ConfigError
+from fewmask.training.checkpoint import CheckpointWriter
 from fewmask.training.distributed import World, join_world, sync_batch_norms
 from fewmask.training.loop import train
 from fewmask.training.observer import Observer
@@ -98,7 +99,8 @@ def stopped(data: Path, out: Path, world: World) -> list[int]:
 
     session = tiny_session(data, "training.steps=9", "training.check_every=3", world=world)
     try:
-        train(session, RunFolder(out), SignalOnce(), 0)
+        with CheckpointWriter() as writer:
+            train(session, RunFolder(out), SignalOnce(), 0, writer)
     except Interrupted as interrupted:
         return [interrupted.step, int(interrupted.signal_number)]
     return []

@@ -20,7 +20,6 @@ from fewmask.training.distributed import World
 from fewmask.training.loading import load_stores
 from fewmask.training.observer import Observer
 from fewmask.training.run import run_training
-from fewmask.training.run_folder import RunFolder
 from fewmask.training.session import Session, build_session
 from fewmask.training.stages import begin_stage
 
@@ -175,10 +174,10 @@ def tiny_session(
     return build_session(config, dataset, stores, device=place, world=world or World(), observer=Observer())
 
 
-def started_session(data: Path, folder: Path, *more: str, method: str, device: str = "cpu") -> Session:
+def started_session(data: Path, *more: str, method: str, device: str = "cpu") -> Session:
     """A session before its first step; a method that starts from a baseline gets random networks for it."""
     session = tiny_session(data, *more, method=method, device=device)
-    return begin_stage(session, RunFolder(folder), 0, Observer()) if session.method.needs_baseline else session
+    return begin_stage(session, 0, Observer()) if session.method.needs_baseline else session
 
 
 def step_metrics(session: Session, steps: int) -> list[dict[str, float]]:

@@ -52,7 +52,7 @@ def test_a_deeplab_beside_a_setr_with_auxiliary_heads_trains(pair: Path):
     lines = [json.loads(line) for line in (pair / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
     assert all(line[name] > 0 for line in lines for name in EARLIER)
-    start = load_checkpoint(pair / "stages" / "step_00000000.pt")
+    start = load_checkpoint(pair / "checkpoints" / "step_00000000.pt")
     end = newest_state(pair)
     weights = [key for key in end if ".auxiliary." in key and key.endswith("weight")]
     assert {key.split(".")[1] for key in weights} == {"student_2", "teacher_2"}
@@ -104,7 +104,7 @@ def test_a_run_starts_from_one_with_or_without_them(
     there, _ = load_model(starts[source])
     tensors = there.state_dict()
     fresh = tiny_session(data, *options, method="rml").method.state_dict()
-    start = load_checkpoint(out / "stages" / "step_00000000.pt")
+    start = load_checkpoint(out / "checkpoints" / "step_00000000.pt")
     for key, value in start.items():
         if not key.startswith("network."):
             continue
@@ -115,12 +115,10 @@ def test_a_run_starts_from_one_with_or_without_them(
 
 
 @pytest.mark.parametrize("words", [("training.checkpointing=true",), ("training.fold_teachers=folded",)])
-def test_steps_are_the_same_where_blocks_are_computed_again_or_teachers_folded(
-    data: Path, tmp_path: Path, words: tuple[str, ...]
-):
+def test_steps_are_the_same_where_blocks_are_computed_again_or_teachers_folded(data: Path, words: tuple[str, ...]):
     exact = (*PAIR, WEIGHT, *SHORT, "training.precision=fp64", "settings.dropout=0.5", "settings.stochastic_depth=0.8")
-    plain = started_session(data, tmp_path / "plain", *exact, method="rml")
-    other = started_session(data, tmp_path / "other", *exact, *words, method="rml")
+    plain = started_session(data, *exact, method="rml")
+    other = started_session(data, *exact, *words, method="rml")
     for one, two in zip(step_metrics(plain, STEPS), step_metrics(other, STEPS), strict=True):
         assert two == pytest.approx(one, rel=1e-9, abs=1e-12)
         assert set(EARLIER) < set(one)

@@ -2,6 +2,7 @@
 
 import os
 import resource
+from concurrent.futures import wait
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,12 @@ def test_a_state_comes_back_as_it_was(tmp_path):
     back = load_checkpoint(path)
     assert (path.name, back["step"], back["checksum.data"]) == ("step_00000007.pt", 7, "abc")
     assert torch.equal(back["network.weight"], torch.full((4,), 0.1))
+
+
+def test_the_base_of_a_stage_stays_beside_the_newest(tmp_path):
+    for step in (0, 5, 10, 15):
+        save_checkpoint(tmp_path, step, state(step), 1, base=5 if step > 5 else 0)
+    assert names(tmp_path) == ["step_00000005.pt", "step_00000015.pt"]
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
@@ -170,6 +177,20 @@ def test_a_writer_saves_even_if_training_breaks_off(tmp_path):
         saved_by_a_writer(tmp_path, tmp_path)
     assert names(tmp_path) == ["step_00000000.pt"]
     assert load_newest(tmp_path)["network.weight"].sum() == 0
+
+
+def test_a_writer_tells_of_it_as_soon_as_it_is_looked_at(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    writer = CheckpointWriter()
+    writer.look()  # nothing was saved yet
+    writer.save(tmp_path / "file", 1, state(), keep=1)
+    wait([writer.pending])
+    with pytest.raises(FileExistsError, match="file"):
+        writer.look()
+    writer.save(tmp_path, 2, state(), keep=1)
+    wait([writer.pending])
+    writer.look()
+    assert names(tmp_path) == ["file", "step_00000002.pt"]
 
 
 @pytest.mark.parametrize("more", [True, False])

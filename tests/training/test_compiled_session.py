@@ -6,7 +6,6 @@ import torch
 
 from fewmask.networks.compilation import compile_blocks
 from fewmask.training.observer import Observer
-from fewmask.training.run_folder import RunFolder
 from fewmask.training.scores import validate
 from fewmask.training.stages import begin_stage
 from tests.training.runs import tiny_session
@@ -21,7 +20,7 @@ def test_only_steps_are_compiled(data: Path, tmp_path: Path):
     for network in session.method.networks().values():
         compile_blocks(network, backend="eager")
     before = graphs()
-    session = begin_stage(session, RunFolder(tmp_path), 0, Observer())
+    session = begin_stage(session, 0, Observer())
     assert graphs() == before
     session.stepper(0)
     compiled = graphs()

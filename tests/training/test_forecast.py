@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fewmask.config import TrainingSettings
+from fewmask.training.clock import Clock
 from fewmask.training.costs import Costs, restart_seconds, whole_pass
 from fewmask.training.forecast import (
     Forecast,
@@ -32,17 +33,17 @@ def sized(*sizes: tuple[int, int]) -> FlatImages:
 
 
 def test_two_stages_from_the_start():
-    """Checkpoints: 5 by their number, 2 ends of stages of which one is among them, and one at the start of each."""
+    """Checkpoints: 5 by their number, 2 ends of stages of which one is among them, and the start."""
     parts = run_parts(STAGES, COSTS, start=0, total=5000, staged=True)
     assert {part.what: part.count for part in parts} == {
         "steps": 5000,
         "sweeps": 2,
         "starts of a stage": 2,
         "looks at pseudo labels": 50,
-        "checkpoints": 8,
+        "checkpoints": 7,
         "validations": 3,
     }
-    assert Forecast(parts, 0, 0).seconds == pytest.approx(235 + 24 + 4 + 5 + 8 + 24)
+    assert Forecast(parts, 0, 0).seconds == pytest.approx(235 + 24 + 4 + 5 + 7 + 24)
 
 
 def test_the_rest_of_an_interrupted_run():
@@ -125,9 +126,17 @@ def test_the_lines_of_the_plan():
 
 def test_the_file_has_both():
     forecast = Forecast((Part("steps", 4, 0.5),), 7, 9)
-    assert comparison(forecast, seconds=2.5, peak=8) == {
+    clock = Clock()
+    clock.add("files", 0.25)
+    clock.add("steps", 1.5, 3)
+    clock.add("steps", 0.5)
+    assert comparison(forecast, clock, seconds=2.5, peak=8) == {
         "predicted": {"seconds": 2.0, "peak_bytes": 7, "parts": [{"what": "steps", "count": 4, "each": 0.5}]},
-        "actual": {"seconds": 2.5, "peak_bytes": 8},
+        "actual": {
+            "seconds": 2.5,
+            "peak_bytes": 8,
+            "parts": [{"what": "steps", "count": 4, "seconds": 2.0}, {"what": "files", "count": 1, "seconds": 0.25}],
+        },
     }
 
 

@@ -1,7 +1,5 @@
 """Settings that save memory: what a run computes stays the same, and the plan says where it does not."""
 
-import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +8,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fewmask.errors import ConfigError, TrainingError
 from fewmask.randomness import Randomness
+from fewmask.training.checkpoint import CheckpointWriter
 from fewmask.training.loop import train
 from fewmask.training.memory_advice import reductions, savings
 from fewmask.training.model_file import load_model
 from fewmask.training.observer import Observer
 from fewmask.training.plan import describe_plan
 from fewmask.training.run_folder import RunFolder
+from fewmask.training.stepper import Stepper
 from fewmask.types import Progress
 from tests.methods.test_contract import make_fake
 from tests.miniature import make_engine
@@ -34,8 +34,7 @@ CHECKPOINTING = "training.checkpointing=true"
 
 def after_steps(data: Path, *words: str, method: str, steps: int = 3) -> dict[str, torch.Tensor]:
     """Every tensor of the method, and the metrics."""
-    with tempfile.TemporaryDirectory() as folder:
-        session = started_session(data, Path(folder), *words, method=method)
+    session = started_session(data, *words, method=method)
     for step in range(steps):
         session.stepper(step)
     return session.method.state_dict() | {key: torch.tensor(value) for key, value in session.engine.flush().items()}
@@ -99,9 +98,9 @@ def test_a_frozen_run_ships_a_model_that_loads(data, tmp_path):
     assert all(not norm.running_mean.any() and (norm.running_var == 1).all() for norm in network.batch_norms())
 
 
-def test_a_saving_step_never_asks_the_host(data, tmp_path):
+def test_a_saving_step_never_asks_the_host(data):
     """What was computed on fake tensors is computed on them again; a captured step can do the same."""
-    session = started_session(data, tmp_path, *NOISE, CHECKPOINTING, "training.accumulate=3", method="rml")
+    session = started_session(data, *NOISE, CHECKPOINTING, "training.accumulate=3", method="rml")
     maker, mode = session.maker, FakeTensorMode(allow_non_fake_inputs=False)
     maker.labeled, maker.labels, maker.pool = (
         faked(mode, store) for store in (maker.labeled, maker.labels, maker.pool)
@@ -134,15 +133,16 @@ def test_the_plan_says_what_is_computed_again_and_what_that_changes(data):
     assert "BatchNorm layers keep their statistics" in describe_plan(tiny_session(data, FROZEN), 0)
 
 
-def test_out_of_memory_advises_what_is_not_in_use_yet(data, tmp_path):
-    def no_memory(step):
+def test_out_of_memory_advises_what_is_not_in_use_yet(data, tmp_path, monkeypatch):
+    def no_memory(stepper, step):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
+    monkeypatch.setattr(Stepper, "__call__", no_memory)
     advice = []
     for words in ((), (CHECKPOINTING, "training.accumulate=2")):
-        session = replace(tiny_session(data, "training.steps=1", *words), stepper=no_memory)
+        session = tiny_session(data, "training.steps=1", *words)
         with pytest.raises(TrainingError) as caught:
-            train(session, RunFolder(tmp_path), Observer(), 0)
+            train(session, RunFolder(tmp_path), Observer(), 0, CheckpointWriter())
         advice.append(caught.value.fix)
     assert advice[0].startswith("any of these may be enough: training.checkpointing=true; training.accumulate=2;")
     assert advice[1].startswith("any of these may be enough: training.accumulate=4;")

@@ -19,6 +19,7 @@ from fewmask.training.networks import load_networks
 from fewmask.training.plan import describe_plan
 from fewmask.training.run import run_training
 from fewmask.training.run_folder import RunFolder
+from fewmask.training.state import load_method, method_state
 from tests.training.rank_checks import PAIR
 from tests.training.runs import Heard, assert_same_run, tensors, tiny_config, tiny_session, train_here, write_data
 from tests.training.test_stages import Fuse, Stopped
@@ -56,7 +57,7 @@ def whole(data: Path) -> Path:
 
 
 def test_each_learner_starts_from_its_own_baseline(whole: Path):
-    start = load_checkpoint(whole / "stages" / "step_00000000.pt")
+    start = load_checkpoint(whole / "checkpoints" / "step_00000000.pt")
     for folder, steps, number in (("baseline", BASELINE, "1"), ("baseline_2", 2, "2")):
         baseline = load_checkpoint(whole / folder / "checkpoints" / f"step_{steps:08d}.pt")
         for key, value in baseline.items():
@@ -140,7 +141,7 @@ def test_two_baselines_serve_two_learners_and_one_does_not(data: Path, whole: Pa
     ]
     assert not (tmp_path / "run" / "baseline").exists()
     first, again = (
-        tensors(load_checkpoint(each / "stages" / "step_00000000.pt")) for each in (tmp_path / "run", whole)
+        tensors(load_checkpoint(each / "checkpoints" / "step_00000000.pt")) for each in (tmp_path / "run", whole)
     )
     assert all(torch.equal(value, again[key]) for key, value in first.items())
     for start in ({"baselines": [one]}, {"init": one}):
@@ -163,8 +164,11 @@ def test_restarting_from_the_baseline_is_resumed_exactly(data: Path, whole: Path
     (tmp_path / "run" / "checkpoints" / f"step_{2 * STEPS:08d}.pt").unlink()  # as if killed after step 6
     train(data, tmp_path / "run", *words, resume=True)
     assert_same_run(tmp_path / "run", tmp_path / "whole")
-    first, second = (load_checkpoint(tmp_path / "run" / "stages" / f"step_0000000{stage}.pt") for stage in (0, 1))
-    end = load_checkpoint(tmp_path / "run" / "checkpoints" / f"step_{STEPS:08d}.pt")
+    first, end = (load_checkpoint(tmp_path / "run" / "checkpoints" / f"step_{step:08d}.pt") for step in (0, STEPS))
+    method = tiny_session(data, *WORDS, *words, method="rml").method
+    load_method(method, end)
+    method.start_stage(1)
+    second = method_state(method)
     for key, value in first.items():
         if key.startswith("network.teacher_"):
             assert torch.equal(second[key], value)

@@ -15,7 +15,6 @@ from fewmask.methods.rml import P0
 from fewmask.training.observer import Observer
 from fewmask.training.placement import place_stores
 from fewmask.training.plan import describe_plan
-from fewmask.training.run_folder import RunFolder
 from fewmask.training.scores import validate
 from fewmask.training.session import build_maker, class_pixels
 from fewmask.training.stages import begin_stage
@@ -63,11 +62,11 @@ def test_where_pixels_lie_may_change_with_a_resume(data: Path, tmp_path: Path):
 
 def test_soft_labels_follow_the_rule(data: Path, tmp_path: Path):
     """Images in memory with soft labels in a file are staged together."""
-    wanted = begin_stage(tiny_session(data, method="rml"), RunFolder(tmp_path / "one"), 0, Observer())
+    wanted = begin_stage(tiny_session(data, method="rml"), 0, Observer())
     session = tiny_session(data, method="rml")
     session.stores.host.budget = session.stores.host.taken
     assert not session.maker.stages
-    session = begin_stage(session, RunFolder(tmp_path / "other"), 0, Observer())
+    session = begin_stage(session, 0, Observer())
     assert list(session.maker.stages) == ["unlabeled"]
     for step in (0, 5):
         assert torch.equal(wanted.maker.at(step).stored[P0], session.maker.at(step).stored[P0])

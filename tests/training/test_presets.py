@@ -20,7 +20,7 @@ from fewmask.methods.rml import RMLSettings, RobustMutualLearning
 from fewmask.networks.build import build_network
 from fewmask.networks.weight_matching import match_weights
 from fewmask.settings import list_presets, preset, resolve
-from fewmask.training.checkpoint import load_checkpoint
+from fewmask.training.checkpoint import list_checkpoints, load_checkpoint
 from fewmask.training.learners import baseline_config
 from tests.training.layouts import Size, write_camvid, write_cityscapes, write_demo, write_pets, write_voc
 
@@ -71,7 +71,7 @@ def test_a_preset_trains_two_steps(name: str, folder: Path, capsys: pytest.Captu
     assert f"averages   teachers keep {decay:g} a step" in said
     check_settings(name, out)
     check_losses(name, out)
-    assert [path.name for path in sorted((out / "stages").iterdir())] == ["step_00000000.pt", "step_00000001.pt"]
+    assert [path.stem for path in list_checkpoints(out / "checkpoints")] == ["step_00000002", "step_00000001"]
     check_prediction(folder, out)
 
 
@@ -134,7 +134,7 @@ def test_paper_voc_coco_trains_from_torchvisions_file(
     assert line.startswith("weights: torchvision, COCO with the VOC classes: 520 of 520 backbone tensors;")
     assert yaml.safe_load((out / "config.yaml").read_text())["network"]["pretrained"] == "coco-voc-classes"
     given = torch.load(weights, weights_only=True)["backbone.conv1.weight"]
-    start = load_checkpoint(out / "stages" / "step_00000000.pt")
+    start = load_checkpoint(out / "checkpoints" / "step_00000000.pt")
     torch.testing.assert_close(start["network.teacher_2.backbone.body.conv1.weight"], given, rtol=0, atol=1e-12)
     (losses,) = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
     assert all(math.isfinite(value) for value in losses.values()), losses

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from fewmask.errors import CheckpointError
 from fewmask.training import loop, stages
 from fewmask.training import run as running
-from fewmask.training.checkpoint import load_checkpoint
+from fewmask.training.checkpoint import list_checkpoints, load_checkpoint
 from fewmask.training.observer import Observer
 from fewmask.training.run import run_training
 from fewmask.training.session import Session
+from fewmask.training.state import load_method, method_state
 from fewmask.training.stepper import Stepper
 from fewmask.types import PixelMaps
 from tests.training.runs import assert_same_run, tiny_config, tiny_session, write_data
@@ -57,7 +59,7 @@ class Fuse(Observer):
 def train(
     data: Path, out: Path, fuse: Fuse | None = None, resume: bool = False, where: str = "", **settings: object
 ) -> None:
-    words = (*WORDS, *filter(None, [where]), *(f"settings.{key}={value}" for key, value in settings.items()))
+    words = (*WORDS, *where.split(), *(f"settings.{key}={value}" for key, value in settings.items()))
     config = tiny_config(data, *words, method="rml")
     config = config.model_copy(update={"baseline": {"training": {"steps": BASELINE}}})
     run_training(config, out, device="cpu", resume=resume, init=None, observer=fuse or Fuse())
@@ -111,16 +113,31 @@ def test_a_stage_that_is_rejoined_may_be_interrupted_again(data: Path, whole: Pa
     assert_same_run(tmp_path / "run", whole)
 
 
-def test_stages_start_where_the_paper_says(whole: Path):
+def test_a_stage_keeps_the_checkpoint_that_it_started_from(data: Path, tmp_path: Path):
+    """Without it the soft labels of an interrupted stage could not be made again; nothing else is kept for that."""
+    with pytest.raises(Stopped):
+        train(
+            data, tmp_path / "run", Fuse(("training", 2 * STEPS)), where="training.keep=1 training.checkpoint_every=1"
+        )
+    there = [int(path.stem[5:]) for path in list_checkpoints(tmp_path / "run" / "checkpoints")]
+    assert there == [2 * STEPS - 1, STEPS]
+    (tmp_path / "run" / "checkpoints" / f"step_{STEPS:08d}.pt").unlink()
+    with pytest.raises(CheckpointError, match="that stage 2 started from is gone"):
+        train(data, tmp_path / "run", resume=True)
+
+
+def test_stages_start_where_the_paper_says(whole: Path, data: Path):
     """Stage 1: all four networks are the baseline. Stage 2: each student is its teacher of the end of stage 1."""
-    first = load_checkpoint(whole / "stages" / "step_00000000.pt")
+    first = load_checkpoint(whole / "checkpoints" / "step_00000000.pt")
     baseline = load_checkpoint(whole / "baseline" / "checkpoints" / f"step_{BASELINE:08d}.pt")
     for key, value in baseline.items():
         if key.startswith("network.student_1."):
             for name in ("student_1", "student_2", "teacher_1", "teacher_2"):
                 assert torch.equal(first[key.replace("student_1", name, 1)], value), key
-    second = load_checkpoint(whole / "stages" / "step_00000001.pt")
     end = load_checkpoint(whole / "checkpoints" / f"step_{STEPS:08d}.pt")
+    session = tiny_session(data, *WORDS, method="rml")
+    load_method(session.method, end)
+    second = method_state(stages.begin_stage(session, 1, Observer()).method)
     names = [key for key in end if key.startswith(("network.teacher_1.", "network.teacher_2."))]
     for key in names:
         assert torch.equal(second[key], end[key])
@@ -148,7 +165,7 @@ def test_without_noise_two_baselines_are_trained(data: Path, tmp_path: Path):
         load_checkpoint(tmp_path / "run" / name / "checkpoints" / f"step_{BASELINE:08d}.pt")
         for name in ("baseline", "baseline_2")
     )
-    start = load_checkpoint(tmp_path / "run" / "stages" / "step_00000000.pt")
+    start = load_checkpoint(tmp_path / "run" / "checkpoints" / "step_00000000.pt")
     key = "network.student_1.head.classifier.weight"
     assert not torch.equal(one[key], other[key])
     assert torch.equal(start["network.teacher_2.head.classifier.weight"], other[key])

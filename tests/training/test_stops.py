@@ -2,18 +2,18 @@
 
 import json
 import signal
-from dataclasses import replace
 
 import pytest
 import torch
 
 from fewmask.errors import TrainingError
-from fewmask.training.checkpoint import list_checkpoints, load_checkpoint
+from fewmask.training.checkpoint import CheckpointWriter, list_checkpoints, load_checkpoint
 from fewmask.training.loop import train
 from fewmask.training.observer import Observer
 from fewmask.training.run import run_training
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.signals import Interrupted
+from fewmask.training.stepper import Stepper
 from tests.training.runs import NOISY, assert_same_run, tensors, tiny_config, tiny_session, train_here
 
 # The rate explodes after half of the steps: step 3 is the first with the new rate, so the loss of step 4 overflows.
@@ -127,20 +127,22 @@ def no_memory_on_the_host(step):
 
 
 @pytest.mark.parametrize(
-    ("stepper", "size"), [(no_memory_on_the_gpu, r"20\.00 GiB"), (no_memory_on_the_host, f"{2**60} bytes")]
+    ("broken", "size"), [(no_memory_on_the_gpu, r"20\.00 GiB"), (no_memory_on_the_host, f"{2**60} bytes")]
 )
-def test_out_of_memory_says_how_much_was_asked_for_and_what_to_change(data, tmp_path, stepper, size):
-    session = replace(tiny_session(data, "training.steps=2"), stepper=stepper)
+def test_out_of_memory_says_how_much_was_asked_for_and_what_to_change(data, tmp_path, monkeypatch, broken, size):
+    session = tiny_session(data, "training.steps=2")
+    monkeypatch.setattr(Stepper, "__call__", lambda _, step: broken(step))
     with pytest.raises(TrainingError, match=f"out of memory in step 0: tried to allocate {size}\n") as caught:
-        train(session, RunFolder(tmp_path), Observer(), 0)
+        train(session, RunFolder(tmp_path), Observer(), 0, CheckpointWriter())
     assert caught.value.where == "training.batch=4, views.crop=32x48"
     assert all(word in caught.value.fix for word in ("training.batch", "views.crop", "network.stride"))
 
 
-def test_other_errors_of_a_step_stay_what_they_are(data, tmp_path):
-    def broken(step):
+def test_other_errors_of_a_step_stay_what_they_are(data, tmp_path, monkeypatch):
+    def broken(stepper, step):
         raise RuntimeError("shapes do not fit")
 
-    session = replace(tiny_session(data, "training.steps=2"), stepper=broken)
+    session = tiny_session(data, "training.steps=2")
+    monkeypatch.setattr(Stepper, "__call__", broken)
     with pytest.raises(RuntimeError, match="shapes do not fit"):
-        train(session, RunFolder(tmp_path), Observer(), 0)
+        train(session, RunFolder(tmp_path), Observer(), 0, CheckpointWriter())

@@ -25,9 +25,9 @@ RUNS = {
 }
 
 
-def session_of(name: str, data: Path, folder: Path) -> Session:
+def session_of(name: str, data: Path) -> Session:
     method, words = RUNS[name]
-    session = started_session(data, folder, *words, *LIVE, method=method)
+    session = started_session(data, *words, *LIVE, method=method)
     for optimizer in session.engine.optimizers.values():
         for group in optimizer.param_groups:
             group["lr"] = torch.tensor(group["lr"])  # as on a GPU
@@ -41,9 +41,9 @@ def taped(session: Session, order=iter) -> Session:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_played_step_is_a_computed_step(data, tmp_path, name):
-    plain = session_of(name, data, tmp_path / "plain")
-    played = taped(session_of(name, data, tmp_path / "played"))
+def test_a_played_step_is_a_computed_step(data, name):
+    plain = session_of(name, data)
+    played = taped(session_of(name, data))
     expected, found = step_metrics(plain, STEPS), step_metrics(played, STEPS)
     assert found == expected
     state, other = plain.method.state_dict(), played.method.state_dict()
@@ -54,9 +54,9 @@ def test_a_played_step_is_a_computed_step(data, tmp_path, name):
 
 
 @pytest.mark.parametrize("played", [True, False])
-def test_a_batch_made_ahead_is_the_batch(data, tmp_path, played):
+def test_a_batch_made_ahead_is_the_batch(data, played):
     """The next batch is made beside a step, and made anew after a jump, as when a run goes on from a checkpoint."""
-    plain, other = (session_of("rml", data, tmp_path / name) for name in ("plain", "ahead"))
+    plain, other = (session_of("rml", data) for _ in range(2))
     other = taped(other) if played else other
     other.stepper.ahead = True
     for step in (0, 1, 2, 3, 7, 8):
@@ -71,9 +71,9 @@ def test_a_batch_made_ahead_is_the_batch(data, tmp_path, played):
 
 
 @pytest.mark.parametrize("order", [lanes_turned, lanes_mixed])
-def test_lanes_may_run_in_any_order(data, tmp_path, order):
-    expected = step_metrics(session_of("rml", data, tmp_path / "plain"), 6)
-    played = taped(session_of("rml", data, tmp_path / "played"), order)
+def test_lanes_may_run_in_any_order(data, order):
+    expected = step_metrics(session_of("rml", data), 6)
+    played = taped(session_of("rml", data), order)
     assert step_metrics(played, 6) == expected
     assert {note.lane for note in played.stepper.tape.notes} == {None, 0, 1}
 

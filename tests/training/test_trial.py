@@ -130,8 +130,8 @@ def test_rml_is_foreseen_with_its_baseline_before_both(data: Path, tmp_path: Pat
         said[name] = heard.lines
     assert_same_run(tmp_path / "on", tmp_path / "off")
     assert_same_run(tmp_path / "on" / "baseline", tmp_path / "off" / "baseline")
-    for name in ("stages/step_00000000.pt", "stages/step_00000001.pt"):
-        assert (tmp_path / "on" / name).read_bytes() == (tmp_path / "off" / name).read_bytes()
+    start = f"checkpoints/step_{STEPS:08d}.pt"  # of the second stage
+    assert (tmp_path / "on" / start).read_bytes() == (tmp_path / "off" / start).read_bytes()
     plan = said["on"][0]  # before anything was trained
     assert f"baseline steps {baseline} x" in plan
     assert f", steps {2 * STEPS} x" in plan
@@ -141,8 +141,16 @@ def test_rml_is_foreseen_with_its_baseline_before_both(data: Path, tmp_path: Pat
     }
     total = sum(part["count"] * part["each"] for part in timing["predicted"]["parts"])
     assert timing["predicted"]["seconds"] == pytest.approx(total)
-    assert timing["actual"]["seconds"] > 0
     assert timing["actual"]["peak_bytes"] > 2**20
+    parts = {part["what"]: part for part in timing["actual"]["parts"]}
+    assert parts.keys() == {
+        *("baseline steps", "baseline checkpoints", "baseline validations", "baseline files", "baseline the rest"),
+        *("steps", "sweeps", "starts of a stage", "checkpoints", "validations", "files", "the rest"),
+        "looks at pseudo labels",
+    }
+    assert [parts[what]["count"] for what in ("baseline steps", "steps", "sweeps")] == [baseline, 2 * STEPS, 2]
+    assert timing["actual"]["seconds"] == pytest.approx(sum(part["seconds"] for part in parts.values()))
+    assert all(part["seconds"] > 0 for part in parts.values())
     without = json.loads(RunFolder(tmp_path / "off").timing.read_text())
     assert without["predicted"]["seconds"] is None
     assert without["actual"]["seconds"] > 0
@@ -163,5 +171,5 @@ def test_short_runs_and_finished_ones_are_not_tried(data: Path, tmp_path: Path, 
     train_here(data, tmp_path / "run", "training.steps=3", resume=True)
     assert json.loads(RunFolder(tmp_path / "run").timing.read_text()) == {
         "predicted": {"seconds": None, "peak_bytes": None, "parts": []},
-        "actual": {"seconds": None, "peak_bytes": None},
+        "actual": {"seconds": None, "peak_bytes": None, "parts": []},
     }

@@ -21,11 +21,9 @@ from fewmask.data.host_memory import available_memory
 from fewmask.settings import resolve
 from fewmask.training.device_memory import release
 from fewmask.training.distributed import World
-from fewmask.training.loading import load_stores
+from fewmask.training.loading import load_stores, open_checked
 from fewmask.training.observer import Observer
 from fewmask.training.pixel_store import map_forms, stored_bytes
-from fewmask.training.run import open_checked
-from fewmask.training.run_folder import RunFolder
 from fewmask.training.session import Session, build_session
 from fewmask.training.stages import begin_stage
 
@@ -99,7 +97,7 @@ def _measure(root: Path, out: Path, *, budget: float, device: torch.device, step
     session = _read(config, out, device, observer)
     read = time.perf_counter()
     count = len(session.dataset.unlabeled)
-    session = begin_stage(session, RunFolder(out), 0, observer)
+    session = begin_stage(session, 0, observer)
     swept = time.perf_counter()
     step_ms = median_ms(session.stepper, steps, device)
     batch_ms = median_ms(batch_call(session), steps, device)

@@ -16,7 +16,7 @@ from fewmask.determinism import deterministic
 from fewmask.errors import ConfigError
 from fewmask.methods.rml import RMLSettings
 from fewmask.settings import read_section
-from fewmask.training.checkpoint import list_checkpoints
+from fewmask.training.checkpoint import CheckpointWriter, list_checkpoints
 from fewmask.training.device_memory import release
 from fewmask.training.loop import train
 from fewmask.training.observer import Observer
@@ -86,7 +86,8 @@ def _train(config: Config, first: int, *, device: torch.device, observer: Observ
         folder = RunFolder(Path(place) / "run")
         folder.path.mkdir()
         session = benchmark_session(config, device=device, observer=observer)
-        train(session, folder, clock, 0)
+        with CheckpointWriter() as writer:
+            train(session, folder, clock, 0, writer)
         assert list_checkpoints(folder.checkpoints), "the end of a stage is always saved"
     between = (training.steps - 1) // training.checkpoint_every - first // training.checkpoint_every
     return clock.moments[training.steps] - clock.moments[first], between

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from fewmask.training.distributed import World
 from fewmask.training.loading import choose_crop
 from fewmask.training.observer import Observer
 from fewmask.training.placement import Stores
-from fewmask.training.run_folder import RunFolder
 from fewmask.training.session import Session, build_session
 from fewmask.training.stages import begin_stage
 from fewmask.types import FlatImages
@@ -79,8 +77,7 @@ def benchmark_session(config: Config, *, device: torch.device, observer: Observe
     `few`: with no more images than batches need, where the sweep would take longer than what is to be measured.
     """
     session = session_before_sweep(config, device=device, observer=observer, few=few)
-    with tempfile.TemporaryDirectory() as folder:  # a stage keeps the weights that it starts from
-        return begin_stage(session, RunFolder(Path(folder)), 0, observer)
+    return begin_stage(session, 0, observer)
 
 
 def session_before_sweep(

@@ -40,27 +40,32 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     _sync_folder(path.parent)
 
 
-def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], keep: int) -> Path:
-    """Write the state of `step`, then drop all but the newest `keep` checkpoints up to it.
+def checkpoint_path(folder: Path, step: int) -> Path:
+    return folder / f"step_{step:08d}.pt"
+
+
+def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], keep: int, base: int | None = None) -> Path:
+    """Write the state of `step`, then drop all but the newest `keep` checkpoints up to it, and that of step `base`.
 
     Those of later steps are damaged, or the run would have gone on from them: they must not push out good ones.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"step_{step:08d}.pt"
+    path = checkpoint_path(folder, step)
     full = {"format_version": FORMAT_VERSION, "step": step, **state}
     write_atomically(path, lambda file: torch.save(full, file))
     there = list_checkpoints(folder)
     later = there.index(path)
     for other in there[:later] + there[later + keep :]:
-        other.unlink()
+        if base is None or other != checkpoint_path(folder, base):
+            other.unlink()
     return path
 
 
 class CheckpointWriter:
     """Saves while training goes on: the state is copied at once, the disk takes its time.
 
-    One at a time, so the next save waits for the last; that is also where an error of the disk is raised. Leaving the
-    context waits as well: what was to be saved is saved, however training ends.
+    One at a time, so the next save waits for the last. An error of the disk is raised there, or by the next `look`.
+    Leaving the context waits as well: what was to be saved is saved, however training ends.
     """
 
     def __init__(self) -> None:
@@ -68,9 +73,14 @@ class CheckpointWriter:
         self.pending: Future[Path] | None = None
         self.copies = HostCopies()
 
-    def save(self, folder: Path, step: int, state: Mapping[str, Any], keep: int) -> None:
+    def save(self, folder: Path, step: int, state: Mapping[str, Any], keep: int, base: int | None = None) -> None:
         self.wait()
-        self.pending = self.thread.submit(save_checkpoint, folder, step, self.copies(state), keep)
+        self.pending = self.thread.submit(save_checkpoint, folder, step, self.copies(state), keep, base)
+
+    def look(self) -> None:
+        """Raise what went wrong with the last save, if it is over; a disk that is full should not be found out late."""
+        if self.pending is not None and self.pending.done():
+            self.wait()
 
     def wait(self) -> None:
         pending, self.pending = self.pending, None

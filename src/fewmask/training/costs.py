@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fewmask.training.checkpoint import HostCopies
+from fewmask.training.clock import wait_for
 from fewmask.training.device_memory import peak_reserved
 from fewmask.training.observer import Observer
 from fewmask.training.placement import Stores
@@ -157,16 +158,11 @@ def _checkpoint(session: Session) -> float:
 
 
 def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    _wait(device)
+    wait_for(device)
     began = time.perf_counter()
     call()
-    _wait(device)
+    wait_for(device)
     return time.perf_counter() - began
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _largest(images: FlatImages, count: int) -> torch.Tensor:

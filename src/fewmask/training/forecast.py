@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fewmask.config import TrainingSettings
+from fewmask.training.clock import CHECKPOINTS, LOOKS, STARTS, STEPS, SWEEPS, VALIDATIONS, Clock
 from fewmask.training.costs import Costs
 
 _TOLD = 0.01  # parts that take a smaller share of the time are summed up
@@ -79,12 +80,12 @@ def run_parts(
     regular = happening(start, total, training.checkpoint_every)
     both = happening(start, total, math.lcm(steps, training.checkpoint_every))
     parts = (
-        Part("steps", total - start, costs.step),
-        Part("sweeps", stages, costs.sweep),
-        Part("starts of a stage" if staged else "start", stages or int(dropped), costs.restart),
-        Part("looks at pseudo labels", happening(start, total, training.diagnose_every), costs.diagnosis),
-        Part("checkpoints", regular + stage_ends - both + stages, costs.checkpoint),
-        Part("validations", happening(start, total, training.evaluate_every) + 1, costs.validation),
+        Part(STEPS, total - start, costs.step),
+        Part(SWEEPS, stages, costs.sweep),
+        Part(STARTS if staged else "start", stages or int(dropped), costs.restart),
+        Part(LOOKS, happening(start, total, training.diagnose_every), costs.diagnosis),
+        Part(CHECKPOINTS, regular + stage_ends - both + int(start == 0), costs.checkpoint),
+        Part(VALIDATIONS, happening(start, total, training.evaluate_every) + 1, costs.validation),
     )
     return tuple(Part(f"{prefix}{part.what}", part.count, part.each) for part in parts if part.count and part.each)
 
@@ -94,7 +95,9 @@ def happening(start: int, total: int, every: int) -> int:
     return total // every - start // every if every else 0
 
 
-def comparison(forecast: Forecast | None, *, seconds: float | None = None, peak: int | None = None) -> dict[str, Any]:
+def comparison(
+    forecast: Forecast | None, clock: Clock, *, seconds: float | None = None, peak: int | None = None
+) -> dict[str, Any]:
     """What timing.json holds: what was foreseen, and what came; None is what nobody knows."""
     foreseen = {
         "seconds": forecast.seconds if forecast else None,
@@ -103,7 +106,10 @@ def comparison(forecast: Forecast | None, *, seconds: float | None = None, peak:
         if forecast
         else [],
     }
-    return {"predicted": foreseen, "actual": {"seconds": seconds, "peak_bytes": peak}}
+    return {
+        "predicted": foreseen,
+        "actual": {"seconds": seconds, "peak_bytes": peak, "parts": clock.parts() if seconds else []},
+    }
 
 
 def comparison_line(forecast: Forecast, *, seconds: float, peak: int) -> str:

@@ -1,22 +1,44 @@
-"""The images and masks of a run, read into memory, and the crop that suits them."""
+"""The images and masks of a run, checked and read into memory, and the crop that suits them."""
 
 from __future__ import annotations
 
+import gc
+import shlex
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fewmask.config import Config
+from fewmask.data.check import check_folder
+from fewmask.data.check_report import shortened
 from fewmask.data.dataset import Dataset, Sample
 from fewmask.data.host_memory import HostMemory, available_memory
+from fewmask.data.opening import open_dataset
 from fewmask.data.store import load_images, load_masks, read_headers
+from fewmask.errors import ConfigError, DataError
 from fewmask.training.observer import Observer
 from fewmask.training.placement import Stores
 from fewmask.types import FlatImages
 
 _LARGEST_CROP = 512
 _CROP_MULTIPLE = 32
+
+
+def open_checked(config: Config, observer: Observer) -> Dataset:
+    """The data set, after the same check that `fewmask check` runs."""
+    if config.data.root is None:
+        raise ConfigError("no data folder given", where="data.root", fix="fewmask train DATA --out RUN")
+    root = Path(config.data.root)
+    report = check_folder(root, config.data, config.seed)
+    gc.collect()  # decoding leaves cycles, which would keep the memory of the check from being used again
+    for finding in shortened(report.warnings):
+        observer.warn(": ".join(filter(None, (finding.code, finding.path, finding.message))))
+    if not report.trainable:
+        first, more = report.errors[0], len(report.errors) - 1
+        rest = f"\n({more} more: `fewmask check {shlex.quote(str(root))}` lists everything)" if more else ""
+        raise DataError(f"{first.message} ({first.code})", where=str(root / first.path), fix=f"{first.fix}{rest}")
+    return open_dataset(root, config.data, config.seed)
 
 
 def load_stores(config: Config, dataset: Dataset, observer: Observer, cache: Path | None = None) -> Stores:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from fewmask.errors import TrainingError
 from fewmask.learning.schedules import rate_factor
 from fewmask.training.checkpoint import CheckpointWriter
+from fewmask.training.clock import CHECKPOINTS, LOOKS, STARTS, STEPS, VALIDATIONS, wait_for
 from fewmask.training.device_memory import is_out_of_memory
 from fewmask.training.memory_advice import allocation, step_size, untried
 from fewmask.training.observer import Observer
@@ -32,22 +33,37 @@ class Pace:
     signal_number: int | None = None
 
 
-def train(session: Session, folder: RunFolder, observer: Observer, start: int) -> tuple[Session, Pace]:
-    """Run the steps from `start` on, stage after stage; the session of the last stage is returned."""
+def train(
+    session: Session, folder: RunFolder, observer: Observer, start: int, writer: CheckpointWriter
+) -> tuple[Session, Pace]:
+    """Run the steps from `start` on, stage after stage; the session of the last stage is returned.
+
+    The last checkpoint may still be on its way to the disk then: the writer knows.
+    """
     total = session.total_steps
-    began = time.perf_counter()
+    began, other = time.perf_counter(), session.clock.seconds
     try:
-        with StopRequest() as stop, CheckpointWriter() as writer:
+        with StopRequest() as stop:
             for step in range(start, total):
                 if session.method.needs_baseline and step % session.config.training.steps == 0:
-                    session = begin_stage(session, folder, step // session.config.training.steps, observer)
-                with _memory_explained(session, step):
+                    session = begin_stage(session, step // session.config.training.steps, observer)
+                with _memory_explained(session, step), _warm_up_timed(session):
                     session.stepper(step)
                 _after_step(session, folder, observer, stop, writer, step + 1)
+            wait_for(session.engine.device)
     finally:
         session.maker.close()
     session.world.barrier()
-    return session, Pace(max(total - start, 0), time.perf_counter() - began, stop.signal_number)
+    pace = Pace(max(total - start, 0), time.perf_counter() - began, stop.signal_number)
+    session.clock.add(STEPS, pace.seconds - (session.clock.seconds - other), pace.steps)
+    return session, pace
+
+
+def _warm_up_timed(session: Session) -> AbstractContextManager[None]:
+    """A step that is not yet at the lasting pace, because it will be captured, belongs to the start of its stage."""
+    stepper = session.stepper
+    warming = stepper.captures and stepper.done < stepper.settled_after
+    return session.timed(STARTS) if warming else nullcontext()
 
 
 @contextmanager
@@ -76,6 +92,7 @@ def _after_step(
     diagnosing = training.diagnose_every > 0 and done % training.diagnose_every == 0
     if saving or logging or diagnosing or done % training.check_every == 0:
         _raise_if_not_finite(session)
+        writer.look()
     if logging or diagnosing:
         values = _losses(session, done) if logging else {}
         values |= _diagnosed(session, done) if diagnosing else {}
@@ -84,13 +101,21 @@ def _after_step(
     if training.evaluate_every and done % training.evaluate_every == 0:
         _validate(session, folder, observer, done)
     if saving:
-        state = collect_state(session.engine, session.checksums)
-        if session.world.main:
-            writer.save(folder.checkpoints, done, state, training.keep)
+        save(session, folder, writer, done)
     if stopping and not last:
         writer.wait()
         session.world.barrier()  # a rank that is gone would have the others ended before the disk is done
         raise Interrupted(stop.signal_number or signal.SIGTERM, done)  # another rank may have had the signal
+
+
+def save(session: Session, folder: RunFolder, writer: CheckpointWriter, done: int) -> None:
+    """Of stages also what the one at hand has started from: were it interrupted, its soft labels are made from that."""
+    training = session.config.training
+    base = (done - 1) // training.steps * training.steps if session.method.needs_baseline and done else None
+    with session.timed(CHECKPOINTS):
+        state = collect_state(session.engine, session.checksums)
+        if session.world.main:
+            writer.save(folder.checkpoints, done, state, training.keep, base)
 
 
 def _stop_agreed(session: Session, stop: StopRequest, done: int) -> bool:
@@ -124,7 +149,7 @@ def _diagnosed(session: Session, done: int) -> dict[str, float]:
     """What the batch of the last step gets for pseudo labels now."""
     if session.diagnostics is None:
         return {}
-    with _memory_explained(session, done - 1):
+    with _memory_explained(session, done - 1), session.timed(LOOKS):
         return session.diagnostics(session.engine, session.maker, session.stepper.maker_step())
 
 
@@ -139,8 +164,9 @@ def _rates(session: Session, step: int) -> dict[str, float]:
 
 
 def _validate(session: Session, folder: RunFolder, observer: Observer, done: int) -> None:
-    scores = validate(session, observer)
-    session.method.train()
+    with session.timed(VALIDATIONS):
+        scores = validate(session, observer)
+        session.method.train()
     _write(session, folder, observer, done, {f"val_miou/{name}": each.miou for name, each in scores.items()})
 
 

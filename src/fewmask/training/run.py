@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import shlex
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -13,19 +11,16 @@ from pathlib import Path
 import torch
 
 from fewmask.config import Config
-from fewmask.data.check import check_folder
-from fewmask.data.check_report import shortened
-from fewmask.data.dataset import Dataset
-from fewmask.data.opening import open_dataset
 from fewmask.data.splits import split_record
 from fewmask.determinism import deterministic
-from fewmask.errors import CheckpointError, ConfigError, DataError
+from fewmask.errors import CheckpointError
 from fewmask.evaluation.confusion import Scores
 from fewmask.evaluation.scoring import evaluation_json, select
 from fewmask.methods.method import learner_of
 from fewmask.methods.table import method_class
 from fewmask.training.baselines import Baseline, baseline_session, baselines_of
-from fewmask.training.checkpoint import load_newest, remove_temporaries, save_checkpoint
+from fewmask.training.checkpoint import CheckpointWriter, load_newest, remove_temporaries
+from fewmask.training.clock import FILES, REST, VALIDATIONS
 from fewmask.training.costs import Costs
 from fewmask.training.device_memory import peak_reserved, release, reset_peak
 from fewmask.training.distributed import join_world
@@ -34,8 +29,8 @@ from fewmask.training.forecast import Forecast, comparison, comparison_line
 from fewmask.training.foresight import foresee
 from fewmask.training.initialize import check_starts, initialize_from, initialize_learners
 from fewmask.training.learners import check_learners, learner_config
-from fewmask.training.loading import choose_crop, load_stores
-from fewmask.training.loop import Pace, train
+from fewmask.training.loading import choose_crop, load_stores, open_checked
+from fewmask.training.loop import Pace, save, train
 from fewmask.training.model_file import ModelCard, save_model
 from fewmask.training.observer import Observer
 from fewmask.training.plan import describe_baseline, describe_plan
@@ -47,7 +42,7 @@ from fewmask.training.session import Session, build_session, with_all_settings
 from fewmask.training.signals import Interrupted
 from fewmask.training.stages import rejoin_stage
 from fewmask.training.start_notes import start_notes
-from fewmask.training.state import collect_state, restore_state
+from fewmask.training.state import restore_state
 
 
 @dataclass(frozen=True)
@@ -119,17 +114,20 @@ def run_session(
 
     `known` are the costs of such a session, where they were measured already; `part`: it belongs to another run.
     """
-    session, start, baselines = _prepare(session, folder, resume=resume, starts=starts, observer=observer)
-    forecast = foresee(session, start, observer, baselines, known)
-    observer.say(describe_baseline(session, start) if part else describe_plan(session, start, forecast, baselines))
-    began = time.perf_counter()
-    peak = 0
-    if baselines:
-        peak = _train_baselines(session, folder, baselines, forecast, observer)
-    reset_peak(session.engine.device)
-    session, pace = train(session, folder, observer, start)
-    outcome = _finish(session, folder, pace, peak, observer)
-    _compare(outcome, forecast, time.perf_counter() - began, observer)
+    with CheckpointWriter() as writer:
+        session, start, baselines = _prepare(session, folder, writer, resume=resume, starts=starts, observer=observer)
+        forecast = foresee(session, start, observer, baselines, known)
+        observer.say(describe_baseline(session, start) if part else describe_plan(session, start, forecast, baselines))
+        session.clock.reset()
+        began, peak = time.perf_counter(), 0
+        if baselines:
+            peak = _train_baselines(session, folder, writer, baselines, forecast, observer)
+        reset_peak(session.engine.device)
+        session, pace = train(session, folder, observer, start, writer)
+        outcome = _finish(session, folder, writer, pace, peak, observer)
+        seconds = time.perf_counter() - began
+        session.clock.add(REST, seconds - session.clock.seconds)
+    _compare(outcome, forecast, seconds, observer)
     return outcome
 
 
@@ -140,30 +138,21 @@ def _compare(outcome: Outcome, forecast: Forecast | None, seconds: float, observ
     """
     timing, took = outcome.folder.timing, outcome.pace.steps > 0
     if outcome.session.world.main and (took or not timing.exists()):
-        content = comparison(forecast, seconds=seconds if took else None, peak=outcome.peak if took else None)
+        clock = outcome.session.clock
+        content = comparison(forecast, clock, seconds=seconds if took else None, peak=outcome.peak if took else None)
         outcome.folder.write_json(timing.name, content)
     if forecast is not None:
         observer.say(comparison_line(forecast, seconds=seconds, peak=outcome.peak))
 
 
-def open_checked(config: Config, observer: Observer) -> Dataset:
-    """The data set, after the same check that `fewmask check` runs."""
-    if config.data.root is None:
-        raise ConfigError("no data folder given", where="data.root", fix="fewmask train DATA --out RUN")
-    root = Path(config.data.root)
-    report = check_folder(root, config.data, config.seed)
-    gc.collect()  # decoding leaves cycles, which would keep the memory of the check from being used again
-    for finding in shortened(report.warnings):
-        observer.warn(": ".join(filter(None, (finding.code, finding.path, finding.message))))
-    if not report.trainable:
-        first, more = report.errors[0], len(report.errors) - 1
-        rest = f"\n({more} more: `fewmask check {shlex.quote(str(root))}` lists everything)" if more else ""
-        raise DataError(f"{first.message} ({first.code})", where=str(root / first.path), fix=f"{first.fix}{rest}")
-    return open_dataset(root, config.data, config.seed)
-
-
 def _prepare(
-    session: Session, folder: RunFolder, *, resume: bool, starts: Mapping[str, Path], observer: Observer
+    session: Session,
+    folder: RunFolder,
+    writer: CheckpointWriter,
+    *,
+    resume: bool,
+    starts: Mapping[str, Path],
+    observer: Observer,
 ) -> tuple[Session, int, list[Baseline]]:
     """Start or continue the run folder; the session, the step to go on from, and the baselines to train before."""
     main = session.world.main
@@ -183,24 +172,19 @@ def _prepare(
         return session, 0, baselines
     for line in initialize_learners(session.method, starts):
         observer.say(line)
-    _save_start(session, folder)
+    save(session, folder, writer, 0)
     if main:
+        if starts:
+            writer.wait()  # nothing else knows what the run starts from, were it killed before its first save
         folder.start(session.config, split)
     session.world.barrier()
     return session, 0, []
 
 
-def _save_start(session: Session, folder: RunFolder) -> None:
-    """Step 0 keeps what the run starts from, and the data's checksums, for one that is killed before its first save."""
-    state = collect_state(session.engine, session.checksums)
-    if session.world.main:
-        save_checkpoint(folder.checkpoints, 0, state, session.config.training.keep)
-    session.world.barrier()
-
-
 def _train_baselines(
     session: Session,
     folder: RunFolder,
+    writer: CheckpointWriter,
     baselines: Sequence[Baseline],
     forecast: Forecast | None,
     observer: Observer,
@@ -212,7 +196,7 @@ def _train_baselines(
         observer.say(f"baseline {index + 1}: {each.config.training.steps} supervised steps")
         peaks.append(_train_baseline(session, each, costs, observer))
         release(session.engine.device)  # its captured step's memory, before the next one takes its own
-    _save_start(session, folder)
+    save(session, folder, writer, 0)
     return max(peaks)
 
 
@@ -220,8 +204,10 @@ def _train_baseline(session: Session, baseline: Baseline, costs: Costs | None, o
     """One of them; when it is done nobody has its session any more."""
     alone = baseline_session(session, baseline, observer)
     outcome = run_session(alone, baseline.folder, resume=True, starts={}, observer=observer, known=costs, part=True)
+    session.clock.join(outcome.session.clock, "baseline ")
     _stop_if_asked(session, outcome.pace, observer)
-    observer.say(initialize_from(session.method, outcome.folder.path, baseline.names))
+    with session.timed(FILES):
+        observer.say(initialize_from(session.method, outcome.folder.path, baseline.names))
     return outcome.peak
 
 
@@ -259,9 +245,22 @@ def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[
     return session, start, []
 
 
-def _finish(session: Session, folder: RunFolder, pace: Pace, peak: int, observer: Observer) -> Outcome:
-    """Score every predictor, choose what ships on held-out labels, write the model."""
-    scores = validate(session, observer)
+def _finish(
+    session: Session, folder: RunFolder, writer: CheckpointWriter, pace: Pace, peak: int, observer: Observer
+) -> Outcome:
+    """Score every predictor while the last checkpoint is written, choose what ships on held-out labels, write it."""
+    with session.timed(VALIDATIONS):
+        scores = validate(session, observer)
+    with session.timed(FILES):
+        writer.wait()
+        selected, chosen_on = _ship(session, folder, scores)
+    session.world.barrier()
+    peak = max(peak, peak_reserved(session.engine.device))
+    return Outcome(folder, session, scores, selected, chosen_on, pace, peak)
+
+
+def _ship(session: Session, folder: RunFolder, scores: Mapping[str, Scores]) -> tuple[str, str | None]:
+    """Write the scores and the model; which network that is, and what it was chosen on."""
     predictors = session.method.predictors
     best = select({name: each for name, each in scores.items() if name in predictors}, predictors)
     selected, chosen_on = (best, "val") if best else (predictors[0], None)
@@ -280,6 +279,4 @@ def _finish(session: Session, folder: RunFolder, pace: Pace, peak: int, observer
             resize=session.config.data.resize,
         )
         save_model(folder.path, session.method.networks()[selected], card)
-    session.world.barrier()
-    peak = max(peak, peak_reserved(session.engine.device))
-    return Outcome(folder, session, scores, selected, chosen_on, pace, peak)
+    return selected, chosen_on

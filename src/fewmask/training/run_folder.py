@@ -44,17 +44,12 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
-    def stages(self) -> Path:
-        """Weights at the start of each stage, from which its soft labels can be made again."""
-        return self.path / "stages"
-
-    @property
     def evaluation(self) -> Path:
         return self.path / "evaluation.json"
 
     @property
     def timing(self) -> Path:
-        """Seconds and peak memory, as foreseen and as they came."""
+        """Seconds, part by part, and peak memory, as foreseen and as they came."""
         return self.path / "timing.json"
 
     @property

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -20,6 +21,7 @@ from fewmask.networks.build import build_network
 from fewmask.networks.compilation import compile_blocks, compile_problem
 from fewmask.networks.recomputation import recompute_blocks, split_passes
 from fewmask.networks.segmentation import SegmentationNetwork
+from fewmask.training.clock import Clock
 from fewmask.training.diagnostics import Diagnostics
 from fewmask.training.distributed import World, check_divisible, sync_batch_norms
 from fewmask.training.engine import Engine, choose_precision, set_tf32
@@ -55,6 +57,7 @@ class Session:
     checksums: dict[str, str]
     diagnostics: Diagnostics | None = None  # None: not wanted, or the method has no unlabeled images
     owner: Owner | None = None  # of a baseline
+    clock: Clock = field(default_factory=Clock)  # of the run
 
     @property
     def world(self) -> World:
@@ -64,6 +67,10 @@ class Session:
     def total_steps(self) -> int:
         """Over all stages."""
         return self.config.training.steps * self.method.stages
+
+    def timed(self, what: str) -> AbstractContextManager[None]:
+        """What happens inside is told in timing.json as a part of the run."""
+        return self.clock.part(what, self.engine.device)
 
 
 def with_all_settings(config: Config) -> Config:
@@ -103,7 +110,8 @@ def build_session(
 
 def _choose_kernels(training: TrainingSettings, device: torch.device) -> None:
     set_tf32(training.tf32)
-    # Crops have one size, so the fastest kernels stay so; but a measurement may end otherwise next time
+    # Crops have one size, so the fastest kernels stay so; but a measurement may end otherwise next time. Whole images
+    # have many sizes: their passes do without (`for_any_size`).
     torch.backends.cudnn.benchmark = device.type == "cuda" and not training.deterministic
 
 

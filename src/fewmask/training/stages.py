@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 
 from fewmask.config import TrainingSettings
+from fewmask.errors import CheckpointError
 from fewmask.evaluation.cells import bounded_forward
-from fewmask.networks.compilation import as_written
-from fewmask.training.checkpoint import load_checkpoint, save_checkpoint
+from fewmask.networks.compilation import for_any_size
+from fewmask.training.checkpoint import checkpoint_path, load_checkpoint
+from fewmask.training.clock import STARTS, SWEEPS
 from fewmask.training.device_memory import release
 from fewmask.training.observer import Observer
 from fewmask.training.pixel_store import empty_maps, map_forms, write_maps
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.session import Session, build_engine, build_maker
-from fewmask.training.state import load_method, method_state
+from fewmask.training.state import load_method
 from fewmask.training.stepper import Stepper
 from fewmask.types import FlatImages, PixelMaps
 
@@ -26,28 +28,34 @@ SWEEP_BATCH = 8
 _SWEEP_LEAST = 2**16  # pixels: of small images more share a pass, or its calls would cost more than its work
 
 
-def begin_stage(session: Session, folder: RunFolder, stage: int, observer: Observer) -> Session:
-    """Set the networks up, keep their weights (so that the sweep can be done again), sweep, and start anew."""
-    session.method.start_stage(stage)
-    if session.world.main:
-        save_checkpoint(folder.stages, stage, method_state(session.method), keep=session.method.stages)
-    session.world.barrier()
-    return _swept(session, observer)
+def begin_stage(session: Session, stage: int, observer: Observer) -> Session:
+    """Set the networks up, sweep, and start anew; the checkpoint of the step before stays until the stage is over.
+
+    The last stage's memory is given back before the sweep, the sweep's before a step.
+    """
+    with session.timed(STARTS):
+        session.method.start_stage(stage)
+        retire(session)
+        release(session.engine.device)
+    with session.timed(SWEEPS):
+        maps = sweep(session, observer)
+    with session.timed(STARTS):
+        following = restarted(session, maps)
+        release(session.engine.device)
+    return following
 
 
 def rejoin_stage(session: Session, folder: RunFolder, stage: int, observer: Observer) -> Session:
-    """The session of a stage that was interrupted: the same sweep over the same weights gives the same soft labels."""
-    load_method(session.method, load_checkpoint(folder.stages / f"step_{stage:08d}.pt"))
-    return _swept(session, observer)
-
-
-def _swept(session: Session, observer: Observer) -> Session:
-    """The session of the next stage; this one's memory is given back before the sweep, the sweep's before a step."""
-    retire(session)
-    release(session.engine.device)
-    following = restarted(session, sweep(session, observer))
-    release(session.engine.device)
-    return following
+    """The session of a stage that was interrupted: begun again with the same weights it gets the same soft labels."""
+    path = checkpoint_path(folder.checkpoints, stage * session.config.training.steps)
+    if not path.exists():
+        raise CheckpointError(
+            f"the checkpoint that stage {stage + 1} started from is gone, and its soft labels are made from that",
+            where=str(path),
+            fix="the file again; or without the later checkpoints too, the run goes on from the last one before",
+        )
+    load_method(session.method, load_checkpoint(path))
+    return begin_stage(session, stage, observer)
 
 
 def retire(session: Session) -> None:
@@ -67,14 +75,14 @@ def sweep(session: Session, observer: Observer) -> dict[str, PixelMaps]:
     total = len(stores.labeled) + len(stores.unlabeled)
     done, forward = 0, bounded_forward(session.config.training.sweep_pixels)
     for images, label in _groups(session, stores.labeled, stores.labels):
-        with session.engine.autocast(), as_written():
+        with session.engine.autocast(), for_any_size():
             method.sweep(images, label, forward)
         done += len(images)
         observer.advance("sweeping", done, total)
     forms = map_forms(method, session.config.training.soft_labels)
     stored = {name: empty_maps(form, stores.unlabeled, stores.host, name) for name, form in forms.items()}
     for images, _ in _groups(session, stores.unlabeled, None):
-        with session.engine.autocast(), as_written():
+        with session.engine.autocast(), for_any_size():
             maps = method.sweep(images, None, forward)
         for name, values in maps.items():
             write_maps(stored[name], done - len(stores.labeled), values)
