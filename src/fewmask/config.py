@@ -207,6 +207,11 @@ class TrainingSettings(Section):
         description="gradients of the branches of students' deeplabv2 heads: a convolution's each, or two matrix "
         "products for all; auto: joined in compiled bf16 steps on CUDA",
     )
+    norms: Literal["plain", "fused"] = Field(
+        "plain",
+        description="BatchNorm of the networks that train: own layers, or Triton kernels that take ReLU, shortcut and "
+        "stochastic depth along (on CUDA; tested, but not timed yet)",
+    )
     fold_teachers: Literal["auto", "none", "folded", "fused"] = Field(
         "auto",
         description="BatchNorm of teachers: own layers, folded into convolutions, or fused with ReLU and shortcut too; "

@@ -1,5 +1,6 @@
 """A captured step with the learners on streams of their own has the losses of a computed one, in every step."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,18 @@ def test_fifty_compiled_steps_with_rewritten_networks_have_the_losses_of_plain_o
         weights[compiled] = students(session)
     assert_close(losses(lines[False]), losses(lines[True]), tolerance=2e-2)
     assert (weights[True] - weights[False]).norm() < 0.1 * (weights[False] - start).norm()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_fifty_steps_with_fused_norms_have_the_losses_of_plain_ones(data, compiled):
+    lines = {}
+    for norms in ("plain", "fused"):
+        words = (*RML, *SLOW, f"training.steps={STEPS}", f"training.compile={compiled}", f"training.norms={norms}")
+        session = started_session(data, *words, method="rml", device="cuda")
+        calls = [module._compiled_call_impl for module in session.method.student_1.backbone.modules()]
+        assert any(isinstance(call, partial) for call in calls) == (norms == "fused")
+        lines[norms] = step_metrics(session, STEPS)
+    assert_close(losses(lines["plain"]), losses(lines["fused"]), tolerance=2e-2)
 
 
 def losses(lines: Lines) -> Lines:

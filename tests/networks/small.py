@@ -28,8 +28,9 @@ def network(classes: int = 5, channels: int = 3, **changes: Any) -> Segmentation
     return build_network(settings(**changes), num_classes=classes, channels=channels).eval()
 
 
-def noise(positions: list[int], step: int = 3, **rates: float) -> Noise:
-    return Noise(Randomness(7, torch.tensor(step)), "student_1", torch.tensor(positions), **rates)
+def noise(positions: list[int], step: int = 3, device: str = "cpu", **rates: float) -> Noise:
+    random = Randomness(7, torch.tensor(step, device=device))
+    return Noise(random, "student_1", torch.tensor(positions, device=device), **rates)
 
 
 def images(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:

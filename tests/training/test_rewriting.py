@@ -11,7 +11,7 @@ from fewmask.config import TrainingSettings
 from fewmask.errors import ConfigError
 from fewmask.networks.deeplab import ConcatenatedBranches
 from fewmask.networks.segmentation import SegmentationNetwork
-from fewmask.training.rewriting import _chosen_branches, _chosen_folding
+from fewmask.training.rewriting import _chosen_branches, _chosen_folding, _chosen_norms
 from fewmask.training.session import Session
 from tests.training.runs import tiny_session
 
@@ -55,6 +55,19 @@ def test_joined_students_leave_the_same_weights_after_some_steps(data: Path):
     assert (joined(plain.method.student_1), joined(plain.method.teacher_1)) == ([False], [False])
     assert (joined(other.method.student_1), joined(other.method.teacher_1)) == ([True], [False])
     assert_same_state(plain, other)
+
+
+def test_fused_norms_are_for_gpus(data: Path):
+    """On a CPU the setting is ignored, as compilation is; a GPU that Triton does not know is told before training."""
+    plain, other = trained(data), trained(data, "training.norms=fused")
+    assert not any(module._compiled_call_impl for module in other.method.student_1.modules())
+    assert_same_state(plain, other)
+    assert _chosen_norms(TrainingSettings(compile=True, precision="bf16"), CUDA) == "plain"
+    if torch.cuda.is_available():
+        assert _chosen_norms(TrainingSettings(norms="fused"), CUDA) == "fused"
+    else:
+        with pytest.raises(ConfigError, match="Triton does not work here: "):
+            _chosen_norms(TrainingSettings(norms="fused"), CUDA)
 
 
 def test_fused_kernels_are_not_promised_to_be_deterministic(data: Path):

@@ -20,12 +20,16 @@ _MOST_VARIANTS = 128  # kinds of blocks, in train and eval mode, at a few batch 
 
 
 def compile_blocks(network: SegmentationNetwork, backend: str = "inductor") -> None:
-    """Compile each block by itself: blocks of one kind share their code, so a deep network costs hardly more time."""
+    """Compile each block by itself: blocks of one kind share their code, so a deep network costs hardly more time.
+
+    Those that have kernels of their own (networks/fused_norms.py) keep them.
+    """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_VARIANTS)
     options = _OPTIONS if backend == "inductor" else None
     network.compiled = True
     for module in (*gated_blocks(network), *network.embeddings()):
-        module.compile(dynamic=False, backend=backend, options=options)
+        if module._compiled_call_impl is None:
+            module.compile(dynamic=False, backend=backend, options=options)
 
 
 def compile_problem(device: torch.device, backend: str = "inductor") -> str | None:

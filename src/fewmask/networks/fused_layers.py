@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.models.resnet import BasicBlock, Bottleneck
 from torch import Tensor, nn
+
+from fewmask.networks.residual_blocks import plain_depth
 
 
 class FusedConvolution(nn.Module):
@@ -56,21 +57,10 @@ def fuse_blocks(network: nn.Module) -> None:
 
 
 def _fused(block: Any) -> FusedBlock | None:
-    if not isinstance(block, (BasicBlock, Bottleneck)):
-        return None
-    depth = 3 if isinstance(block, Bottleneck) else 2
+    depth = plain_depth(block, folded=True)
     layers = [getattr(block, f"conv{number}") for number in range(1, depth + 1)]
-    between = [getattr(block, f"bn{depth}"), block.aa, block.drop_block]
-    between += [getattr(block, f"{kind}{number}") for number in range(1, depth) for kind in ("bn", "act")]
-    if block.se is not None or type(getattr(block, f"act{depth}")) is not nn.ReLU:
-        return None
-    if not all(_nothing(module) for module in between) or type(layers[-1]) is not nn.Conv2d:
+    if not depth or type(layers[-1]) is not nn.Conv2d:
         return None
     if not all(isinstance(layer, FusedConvolution) for layer in layers[:-1]):
         return None
     return FusedBlock(nn.Sequential(*layers[:-1]), layers[-1], block.downsample)
-
-
-def _nothing(module: nn.Module | None) -> bool:
-    """An identity, or several of them."""
-    return module is None or all(type(each) in (nn.Identity, nn.Sequential) for each in module.modules())

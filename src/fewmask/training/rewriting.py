@@ -1,4 +1,4 @@
-"""Networks that say the same faster: gradients of heads as matrix products, teachers that answer through folded twins.
+"""Networks that say the same faster: norms in fused kernels, gradients of heads as matrix products, folded teachers.
 
 Where settings say `auto`, this is for compiled bf16 steps on CUDA, the ones that are tuned for speed; elsewhere plain
 layers keep their rounding.
@@ -15,16 +15,29 @@ from fewmask.errors import ConfigError
 from fewmask.methods.method import Method
 from fewmask.networks.deeplab import join_branches
 from fewmask.networks.folding import FoldedTwin
+from fewmask.networks.fused_norms import fuse_norms, fusing_problem
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training.engine import choose_precision
 
 
 def rewrite_networks(method: Method, settings: TrainingSettings, device: torch.device) -> list[SegmentationNetwork]:
     """Once networks have their place, precision and kinds of layers; returns the networks of the teachers' twins."""
+    if _chosen_norms(settings, device) == "fused":
+        for network in method.trained().values():
+            fuse_norms(network.backbone if settings.compile else network)  # a head is compiled as a whole
     if _chosen_branches(settings, device) == "joined":
         for network in method.trained().values():
             join_branches(network)
     return _fold_teachers(method, settings, device)
+
+
+def _chosen_norms(settings: TrainingSettings, device: torch.device) -> Literal["plain", "fused"]:
+    if device.type != "cuda" or settings.norms == "plain":
+        return "plain"
+    problem = fusing_problem(device)
+    if problem:
+        raise ConfigError(f"Triton does not work here: {problem}", where="training.norms", fix="plain")
+    return "fused"
 
 
 def _fast(settings: TrainingSettings, device: torch.device) -> bool:

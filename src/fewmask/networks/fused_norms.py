@@ -1,0 +1,146 @@
+"""BatchNorm that trains, together with the ReLU, gate and shortcut after it: one operation each way, of few kernels.
+
+Written layer by layer, a residual block passes over its maps about twice as often. The numbers are the same up to
+rounding: what would lie between the joined layers is not rounded to bfloat16. As in networks/recomputation.py only what
+calling a module does is changed: no name of a parameter changes, and a copy of a network is a plain one again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from fewmask.networks.residual_blocks import plain_depth
+
+
+def fuse_norms(network: nn.Module) -> None:
+    """Residual blocks of ResNets, and BatchNorms elsewhere, take fused kernels for passes that train."""
+    for module in network.modules():
+        depth = plain_depth(module)
+        if depth:
+            module._compiled_call_impl = partial(_residual, module, depth)
+        elif type(module) is nn.Sequential:
+            module._compiled_call_impl = partial(_sequence, module)
+        elif type(module) is nn.BatchNorm2d:
+            module._compiled_call_impl = partial(normalized, module)
+
+
+def fusing_problem(device: torch.device) -> str | None:
+    """Why the kernels do not run here, found by running them on a few numbers; None where they do."""
+    try:
+        norm = nn.BatchNorm2d(16, device=device)
+        maps = torch.rand(2, 16, 2, 2, device=device).to(memory_format=torch.channels_last)
+        _Normalized.apply(maps, norm.weight, norm.bias, None, None, norm, True).sum().backward()
+    except Exception as error:  # Triton may not be there, or not know the GPU, or miss a compiler
+        lines = str(error).strip().splitlines()
+        return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return None
+
+
+def normalized(
+    norm: nn.BatchNorm2d,
+    maps: Tensor,
+    relu: bool = False,
+    shortcut: Tensor | None = None,
+    keep: Tensor | None = None,
+) -> Tensor:
+    """relu(keep * norm(maps) + shortcut), [N, C, h, w]; keep [N] is each sample's."""
+    if _fits(norm, maps, shortcut):
+        answer: Tensor = _Normalized.apply(maps, norm.weight, norm.bias, shortcut, keep, norm, relu)
+        return answer
+    answer = norm._call_impl(maps)
+    if keep is not None:
+        answer = answer * keep.to(answer.dtype)[:, None, None, None]
+    if shortcut is not None:
+        answer = answer + shortcut
+    return answer.relu() if relu else answer
+
+
+def _fits(norm: Any, maps: Tensor, shortcut: Tensor | None) -> bool:
+    """Whether there are kernels for it: a live BatchNorm that nobody watches, in channels-last on a GPU."""
+    tensors = [maps] if shortcut is None else [maps, shortcut]
+    return (
+        type(norm) is nn.BatchNorm2d
+        and norm.training
+        and norm.affine
+        and norm.track_running_stats
+        and norm.momentum is not None
+        and not (norm._forward_hooks or norm._forward_pre_hooks)
+        and torch.is_grad_enabled()
+        and _has_kernels(maps.device)
+        and maps.shape[1] % 16 == 0  # whole vectors
+        and 2 * maps.shape[1] <= maps.numel() < 2**31
+        and all(each.dtype in (torch.bfloat16, torch.float16, torch.float32) for each in tensors)
+        and all(each.is_contiguous(memory_format=torch.channels_last) for each in tensors)
+    )
+
+
+def _has_kernels(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+class _Normalized(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        maps: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        shortcut: Tensor | None,
+        keep: Tensor | None,
+        norm: nn.BatchNorm2d,
+        relu: bool,
+    ) -> Tensor:
+        from fewmask.networks.norm_passes import applied, moments  # Triton is not everywhere
+
+        assert norm.running_mean is not None and norm.running_var is not None  # noqa: PT018
+        assert norm.num_batches_tracked is not None and norm.momentum is not None  # noqa: PT018
+        running = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
+        found = moments(maps, weight, bias, running, momentum=norm.momentum, eps=norm.eps)
+        answer = applied(maps, found, relu, shortcut, keep)
+        ctx.relu = relu
+        ctx.save_for_backward(maps, weight, keep, None if shortcut is None else answer, *found)
+        return answer
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, pull: Tensor) -> tuple[Tensor | None, ...]:
+        from fewmask.networks.norm_passes import Moments, gradients
+
+        maps, weight, keep, answer, *found = ctx.saved_tensors
+        pull = pull.contiguous(memory_format=torch.channels_last)
+        back = gradients(pull, maps, Moments(*found), weight, ctx.relu, answer, keep)
+        return back.maps, back.weight, back.bias, back.shortcut, None, None, None
+
+
+def _residual(block: Any, depth: int, maps: Tensor) -> Tensor:
+    """A residual block of timm's ResNets, as its own forward has it."""
+    if not torch.is_grad_enabled():
+        answer: Tensor = block._call_impl(maps)
+        return answer
+    inner = maps
+    for number in range(1, depth):
+        inner = normalized(getattr(block, f"bn{number}"), getattr(block, f"conv{number}")(inner), relu=True)
+    last = getattr(block, f"conv{depth}")(inner)
+    shortcut = maps if block.downsample is None else block.downsample(maps)
+    keep = getattr(block.drop_path, "keep", None)
+    return normalized(getattr(block, f"bn{depth}"), last, relu=True, shortcut=shortcut, keep=keep)
+
+
+def _sequence(layers: nn.Sequential, maps: Any) -> Any:
+    """Layers one after the other, where a BatchNorm takes the ReLU behind it along."""
+    if not torch.is_grad_enabled():
+        return layers._call_impl(maps)
+    done = None
+    for layer, following in zip(layers, [*layers, None][1:], strict=True):
+        if layer is done:
+            continue
+        if type(layer) is nn.BatchNorm2d and type(following) is nn.ReLU:
+            maps, done = normalized(layer, maps, relu=True), following
+        else:
+            maps = layer(maps)
+    return maps
