@@ -13,7 +13,7 @@ from fewmask.networks.norm_passes import MAPS, STAGES, SUMS, Tile
 
 HOPPER = GPUTarget("cuda", 90, 32)
 COUNTS = dict.fromkeys(("rows", "channels", "pixels", "parts", "turns", "step"), "i32")
-MAP_NAMES = dict.fromkeys(("maps", "shortcut", "answer", "pull", "through", "to_maps"), "*bf16")
+MAP_NAMES = dict.fromkeys(("maps", "shortcut", "answer", "pull", "more", "through", "to_maps"), "*bf16")
 TYPES = COUNTS | MAP_NAMES | {"batches": "*i64", "keep": "*fp64", "momentum": "fp32", "eps": "fp32"}
 
 
@@ -37,7 +37,7 @@ def main() -> dict[str, list[str]]:
     for more in (False, True):
         found[f"apply_moments, more={more}"] = widths(kernels.apply_moments, MAPS, RELU=True, ADDED=more, GATED=more)
         found[f"gradient_sums, more={more}"] = widths(
-            kernels.gradient_sums, SUMS, RELU=True, ADDED=more, GATED=more, STAGES=STAGES
+            kernels.gradient_sums, SUMS, RELU=True, ADDED=more, FORKED=more, GATED=more, STAGES=STAGES
         )
         found[f"apply_gradients, more={more}"] = widths(kernels.apply_gradients, MAPS, RELU=not more, GATED=more)
     for kernel in (kernels.settle_moments, kernels.settle_gradients):

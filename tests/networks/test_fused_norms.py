@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fewmask.learning.statistics import watched_inputs
 from fewmask.networks import fused_norms
-from fewmask.networks.fused_norms import fuse_norms, normalized
+from fewmask.networks.fused_norms import forked, fuse_norms, normalized
+from fewmask.networks.recomputation import recompute_blocks
 from fewmask.networks.segmentation import SegmentationNetwork
 from tests.networks.small import images, network, noise
 
@@ -77,6 +78,27 @@ def test_kernels_compute_batch_norm_and_its_gradients(kernels, shape, dtype, rel
         error = (fused[name].double() - value).norm() / value.double().norm()
         assert error < (6e-3 if mapped and dtype == torch.bfloat16 else 2e-6), name
         assert fused[name].dtype in ((dtype,) if mapped else (torch.float32, torch.int64)), name
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_goes_on_in_two_ways_gets_the_gradients_of_both(kernels, dtype, gated):
+    shape = (3, 48, 7, 5)
+    maps, shortcut, *pulls = (channels_last(*shape, seed=seed, dtype=dtype) for seed in range(4))
+    keep = torch.tensor([0.0, 1.25, 1.25], dtype=torch.float64, device=DEVICE) if gated else None
+    found = []
+    for precise in (torch.float64, dtype):
+        norm = lived_in(48).to(torch.float64 if precise == torch.float64 else torch.float32)
+        given = [each.to(precise).requires_grad_() for each in (maps, shortcut)]
+        if precise == torch.float64:
+            ways = [normalized(norm, given[0], relu=True, shortcut=given[1], keep=keep)] * 2
+        else:
+            ways = [*forked(norm, given[0], given[1], keep)]
+            assert ways[0].data_ptr() == ways[1].data_ptr()
+        torch.autograd.backward(ways, [pull.to(precise) for pull in pulls])
+        found.append([ways[0].detach(), *(each.grad for each in (*given, norm.weight, norm.bias))])
+    for value, other in zip(*found, strict=True):
+        assert (other.double() - value).norm() / value.double().norm() < (6e-3 if dtype == torch.bfloat16 else 2e-6)
 
 
 def test_many_parts_are_added_up(kernels, monkeypatch):
@@ -160,6 +182,9 @@ def test_a_network_with_fused_norms_is_trained_alike(kernels, monkeypatch, kind)
     calls = counted(monkeypatch)
     assert_same_step(plain, fused, tolerance=1e-2)  # a ReLU near zero may fall to either side
     assert len(calls) == sum(layer.num_features % 16 == 0 for layer in fused.batch_norms()) > 10
+    followed = sum(len(layer) - 1 for name, layer in fused.backbone.body.items() if name.startswith("layer"))
+    assert sum(calls) == followed
+    assert (followed > 0) == (kind == "bottlenecks")
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
@@ -169,11 +194,11 @@ def test_without_kernels_it_is_the_layers_one_after_the_other(monkeypatch, kind)
     assert_same_step(plain, fused)
 
 
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """A place for each time that kernels are asked for."""
-    calls: list[None] = []
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Each time that kernels are asked for, and whether the answer goes on in two ways."""
+    calls: list[bool] = []
     real = fused_norms._Normalized.apply
-    monkeypatch.setattr(fused_norms._Normalized, "apply", lambda *given: (calls.append(None), real(*given))[1])
+    monkeypatch.setattr(fused_norms._Normalized, "apply", lambda *given: (calls.append(given[-1]), real(*given))[1])
     return calls
 
 
@@ -213,3 +238,11 @@ def test_what_is_wrong_with_triton_is_told_in_a_line(monkeypatch):
 
 def test_where_they_run_there_is_no_problem(kernels):
     assert fused_norms.fusing_problem(torch.device(DEVICE)) is None
+
+
+def test_blocks_that_are_computed_again_keep_their_own_calls(kernels, monkeypatch):
+    plain, fused = pair(**BOTTLENECKS)
+    recompute_blocks(fused)
+    calls = counted(monkeypatch)
+    assert_same_step(plain, fused, tolerance=1e-2)
+    assert not any(calls)

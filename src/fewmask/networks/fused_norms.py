@@ -1,20 +1,28 @@
 """BatchNorm that trains, together with the ReLU, gate and shortcut after it: one operation each way, of few kernels.
 
-Written layer by layer, a residual block passes over its maps about twice as often. The numbers are the same up to
-rounding: what would lie between the joined layers is not rounded to bfloat16. As in networks/recomputation.py only what
-calling a module does is changed: no name of a parameter changes, and a copy of a network is a plain one again.
+Written layer by layer, a residual block passes over its maps about twice as often. From block to block maps go on as
+two tensors, for the branch and for the shortcut, so that a kernel can add up their gradients. The numbers are the same
+up to rounding: what would lie between the joined layers is not rounded to bfloat16. As in networks/recomputation.py
+only what calling a module does is changed: no name of a parameter changes, and a copy of a network is a plain one.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fewmask.networks.residual_blocks import plain_depth
+
+
+class Fork(NamedTuple):
+    """What the next block gets, in one memory: two tensors, so that their gradients come apart."""
+
+    branch: Tensor
+    shortcut: Tensor
 
 
 def fuse_norms(network: nn.Module) -> None:
@@ -24,7 +32,8 @@ def fuse_norms(network: nn.Module) -> None:
         if depth:
             module._compiled_call_impl = partial(_residual, module, depth)
         elif type(module) is nn.Sequential:
-            module._compiled_call_impl = partial(_sequence, module)
+            call = _stage if all(map(plain_depth, module)) else _sequence
+            module._compiled_call_impl = partial(call, module)
         elif type(module) is nn.BatchNorm2d:
             module._compiled_call_impl = partial(normalized, module)
 
@@ -34,7 +43,7 @@ def fusing_problem(device: torch.device) -> str | None:
     try:
         norm = nn.BatchNorm2d(16, device=device)
         maps = torch.rand(2, 16, 2, 2, device=device).to(memory_format=torch.channels_last)
-        _Normalized.apply(maps, norm.weight, norm.bias, None, None, norm, True).sum().backward()
+        _Normalized.apply(maps, norm.weight, norm.bias, None, None, norm, True, False)[0].sum().backward()
     except Exception as error:  # Triton may not be there, or not know the GPU, or miss a compiler
         lines = str(error).strip().splitlines()
         return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
@@ -50,7 +59,7 @@ def normalized(
 ) -> Tensor:
     """relu(keep * norm(maps) + shortcut), [N, C, h, w]; keep [N] is each sample's."""
     if _fits(norm, maps, shortcut):
-        answer: Tensor = _Normalized.apply(maps, norm.weight, norm.bias, shortcut, keep, norm, relu)
+        answer: Tensor = _Normalized.apply(maps, norm.weight, norm.bias, shortcut, keep, norm, relu, False)[0]
         return answer
     answer = norm._call_impl(maps)
     if keep is not None:
@@ -58,6 +67,14 @@ def normalized(
     if shortcut is not None:
         answer = answer + shortcut
     return answer.relu() if relu else answer
+
+
+def forked(norm: nn.BatchNorm2d, maps: Tensor, shortcut: Tensor, keep: Tensor | None) -> Fork:
+    """relu(keep * norm(maps) + shortcut) for a block that follows."""
+    if _fits(norm, maps, shortcut):
+        return Fork(*_Normalized.apply(maps, norm.weight, norm.bias, shortcut, keep, norm, True, True))
+    answer = normalized(norm, maps, True, shortcut, keep)
+    return Fork(answer, answer)
 
 
 def _fits(norm: Any, maps: Tensor, shortcut: Tensor | None) -> bool:
@@ -94,7 +111,8 @@ class _Normalized(torch.autograd.Function):
         keep: Tensor | None,
         norm: nn.BatchNorm2d,
         relu: bool,
-    ) -> Tensor:
+        fork: bool,
+    ) -> tuple[Tensor, Tensor | None]:
         from fewmask.networks.norm_passes import applied, moments  # Triton is not everywhere
 
         assert norm.running_mean is not None and norm.running_var is not None  # noqa: PT018
@@ -104,31 +122,60 @@ class _Normalized(torch.autograd.Function):
         answer = applied(maps, found, relu, shortcut, keep)
         ctx.relu = relu
         ctx.save_for_backward(maps, weight, keep, None if shortcut is None else answer, *found)
-        return answer
+        return answer, answer.data if fork else None
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, pull: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, pull: Tensor, more: Tensor | None) -> tuple[Tensor | None, ...]:
         from fewmask.networks.norm_passes import Moments, gradients
 
-        maps, weight, keep, answer, *found = ctx.saved_tensors
         pull = pull.contiguous(memory_format=torch.channels_last)
-        back = gradients(pull, maps, Moments(*found), weight, ctx.relu, answer, keep)
-        return back.maps, back.weight, back.bias, back.shortcut, None, None, None
+        more = None if more is None else more.contiguous(memory_format=torch.channels_last)
+        maps, weight, keep, answer, *found = ctx.saved_tensors
+        back = gradients(pull, more, maps, Moments(*found), weight, ctx.relu, answer, keep)
+        return back.maps, back.weight, back.bias, back.shortcut, None, None, None, None
+
+
+def _stage(blocks: nn.Sequential, maps: Tensor) -> Tensor:
+    """Residual blocks one after the other."""
+    if not torch.is_grad_enabled():
+        answer: Tensor = blocks._call_impl(maps)
+        return answer
+    given = Fork(maps, maps)
+    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+        depth = _fused_depth(block)
+        if depth:
+            given = _answered(block, depth, given, fork=_fused_depth(following) > 0 and following.downsample is None)
+        else:  # its call does something else as well, such as computing it again
+            answer = block(given.branch)
+            given = Fork(answer, answer)
+    return given.branch
+
+
+def _fused_depth(block: Any) -> int:
+    call = getattr(block, "_compiled_call_impl", None)
+    return call.args[1] if isinstance(call, partial) and call.func is _residual else 0
 
 
 def _residual(block: Any, depth: int, maps: Tensor) -> Tensor:
-    """A residual block of timm's ResNets, as its own forward has it."""
     if not torch.is_grad_enabled():
         answer: Tensor = block._call_impl(maps)
         return answer
-    inner = maps
+    return _answered(block, depth, Fork(maps, maps), fork=False).branch
+
+
+def _answered(block: Any, depth: int, given: Fork, *, fork: bool) -> Fork:
+    """A residual block of timm's ResNets, as its own forward has it."""
+    inner = given.branch
     for number in range(1, depth):
         inner = normalized(getattr(block, f"bn{number}"), getattr(block, f"conv{number}")(inner), relu=True)
     last = getattr(block, f"conv{depth}")(inner)
-    shortcut = maps if block.downsample is None else block.downsample(maps)
-    keep = getattr(block.drop_path, "keep", None)
-    return normalized(getattr(block, f"bn{depth}"), last, relu=True, shortcut=shortcut, keep=keep)
+    shortcut = given.shortcut if block.downsample is None else block.downsample(given.branch)
+    norm, keep = getattr(block, f"bn{depth}"), getattr(block.drop_path, "keep", None)
+    if fork:
+        return forked(norm, last, shortcut, keep)
+    answer = normalized(norm, last, relu=True, shortcut=shortcut, keep=keep)
+    return Fork(answer, answer)
 
 
 def _sequence(layers: nn.Sequential, maps: Any) -> Any:

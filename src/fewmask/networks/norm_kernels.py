@@ -114,12 +114,12 @@ def apply_moments(
 
 @triton.jit(do_not_specialize=["rows", "pixels", "turns", "step"])
 def gradient_sums(
-    pull, maps, answer, mean, scale, shift, keep, step, through,
+    pull, more, maps, answer, mean, scale, shift, keep, step, through,
     sums, rows, channels, pixels, turns,
-    RELU: tl.constexpr, ADDED: tl.constexpr, GATED: tl.constexpr,
+    RELU: tl.constexpr, ADDED: tl.constexpr, FORKED: tl.constexpr, GATED: tl.constexpr,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Sums of g and g * (x - m); writes dz where a shortcut wants it."""
+    """Sums of g and g * (x - m); writes dz where a shortcut wants it. An answer that went two ways is pulled twice."""
     channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     known = channel < channels
     center = tl.load(mean + channel, known, other=0.0)
@@ -133,6 +133,8 @@ def gradient_sums(
         place = row[:, None] * channels + channel[None, :]
         value = tl.load(maps + place, inside, other=0.0).to(tl.float32)
         pulled = tl.load(pull + place, inside, other=0.0).to(tl.float32)
+        if FORKED:
+            pulled += tl.load(more + place, inside, other=0.0).to(tl.float32)
         if RELU:
             if ADDED:
                 after = tl.load(answer + place, inside, other=0.0).to(tl.float32)

@@ -89,6 +89,7 @@ def applied(maps: Tensor, found: Moments, relu: bool, shortcut: Tensor | None, k
 
 def gradients(
     pull: Tensor,
+    more: Tensor | None,
     maps: Tensor,
     found: Moments,
     weight: Tensor,
@@ -96,9 +97,12 @@ def gradients(
     answer: Tensor | None,
     keep: Tensor | None,
 ) -> Gradients:
-    """Of everything that went into `applied`; `answer` is what came out where a shortcut was added, else none."""
+    """Of everything that went into `applied`; `answer` is what came out where a shortcut was added, else none.
+
+    Then there may be `more` that pulls at it.
+    """
     through = None if answer is None else torch.empty_like(answer)  # dz
-    sums = _gradient_sums(pull, maps, found, relu, answer, keep, through)
+    sums = _gradient_sums(pull, more, maps, found, relu, answer, keep, through)
     settled = maps.new_empty(5, maps.shape[1], dtype=torch.float32)
     norm_kernels.settle_gradients[_columns(maps.shape[1])](
         sums, weight, found.inverse, settled, *_matrix(maps), sums.shape[1], **_SETTLED
@@ -126,6 +130,7 @@ def gradients(
 
 def _gradient_sums(
     pull: Tensor,
+    more: Tensor | None,
     maps: Tensor,
     found: Moments,
     relu: bool,
@@ -139,6 +144,7 @@ def _gradient_sums(
     sums = maps.new_empty(2, grid[1], channels, dtype=torch.float32)
     norm_kernels.gradient_sums[grid](
         pull,
+        _or(more, pull),
         maps,
         _or(answer, maps),
         found.mean,
@@ -153,6 +159,7 @@ def _gradient_sums(
         turns,
         RELU=relu,
         ADDED=answer is not None,
+        FORKED=more is not None,
         GATED=keep is not None,
         STAGES=STAGES,
         **_options(SUMS),
