@@ -207,10 +207,10 @@ class TrainingSettings(Section):
         description="gradients of the branches of students' deeplabv2 heads: a convolution's each, or two matrix "
         "products for all; auto: joined in compiled bf16 steps on CUDA",
     )
-    norms: Literal["plain", "fused"] = Field(
-        "plain",
-        description="BatchNorm of the networks that train: own layers, or Triton kernels that take ReLU, shortcut and "
-        "stochastic depth along (on CUDA; tested, but not timed yet)",
+    norms: Literal["auto", "plain", "fused"] = Field(
+        "auto",
+        description="live BatchNorm of ResNets that train: its own layers, or Triton kernels that take ReLU, shortcut "
+        "and stochastic depth along; auto: fused in compiled bf16 steps on CUDA",
     )
     fold_teachers: Literal["auto", "none", "folded", "fused"] = Field(
         "auto",

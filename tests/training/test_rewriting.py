@@ -11,6 +11,7 @@ from fewmask.config import TrainingSettings
 from fewmask.errors import ConfigError
 from fewmask.networks.deeplab import ConcatenatedBranches
 from fewmask.networks.segmentation import SegmentationNetwork
+from fewmask.training import rewriting
 from fewmask.training.rewriting import _chosen_branches, _chosen_folding, _chosen_norms
 from fewmask.training.session import Session
 from tests.training.runs import tiny_session
@@ -62,12 +63,23 @@ def test_fused_norms_are_for_gpus(data: Path):
     plain, other = trained(data), trained(data, "training.norms=fused")
     assert not any(module._compiled_call_impl for module in other.method.student_1.modules())
     assert_same_state(plain, other)
-    assert _chosen_norms(TrainingSettings(compile=True, precision="bf16"), CUDA) == "plain"
+    assert _chosen_norms(TrainingSettings(compile=True, precision="fp32"), CUDA) == "plain"
+    assert _chosen_norms(TrainingSettings(compile=True, precision="bf16", norms="plain"), CUDA) == "plain"
+    fast = TrainingSettings(compile=True, precision="bf16")
     if torch.cuda.is_available():
         assert _chosen_norms(TrainingSettings(norms="fused"), CUDA) == "fused"
+        assert _chosen_norms(fast, CUDA) == "fused"
     else:
+        assert _chosen_norms(fast, CUDA) == "plain"  # torch.compile will say what is wrong
         with pytest.raises(ConfigError, match="Triton does not work here: "):
             _chosen_norms(TrainingSettings(norms="fused"), CUDA)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_statistics_that_are_frozen_need_no_fused_norms(data: Path, monkeypatch, frozen):
+    monkeypatch.setattr(rewriting, "_chosen_norms", lambda settings, device: "fused")
+    session = tiny_session(data, f"network.frozen_norm={frozen}")
+    assert any(module._compiled_call_impl for module in session.method.student_1.modules()) is not frozen
 
 
 def test_fused_kernels_are_not_promised_to_be_deterministic(data: Path):

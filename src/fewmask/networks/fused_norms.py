@@ -9,12 +9,13 @@ only what calling a module does is changed: no name of a parameter changes, and 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from fewmask.networks.model_noise import gated_blocks
 from fewmask.networks.residual_blocks import plain_depth
 
 
@@ -25,17 +26,40 @@ class Fork(NamedTuple):
     shortcut: Tensor
 
 
-def fuse_norms(network: nn.Module) -> None:
-    """Residual blocks of ResNets, and BatchNorms elsewhere, take fused kernels for passes that train."""
+def fuse_norms(network: nn.Module, *, beside_compiled: bool = False) -> None:
+    """Residual blocks of ResNets, and BatchNorms elsewhere, take fused kernels for passes that train.
+
+    `beside_compiled`: residual blocks of other kinds are left to torch.compile, which takes them as a whole.
+    """
+    others = [block for block in gated_blocks(network) if beside_compiled and not _depth(block)]
+    left = {module for block in others for module in block.modules()}
     for module in network.modules():
-        depth = plain_depth(module)
+        depth = _depth(module)
+        if module in left:
+            continue
         if depth:
             module._compiled_call_impl = partial(_residual, module, depth)
         elif type(module) is nn.Sequential:
-            call = _stage if all(map(plain_depth, module)) else _sequence
+            call = _stage if all(map(_depth, module)) else _sequence
             module._compiled_call_impl = partial(call, module)
-        elif type(module) is nn.BatchNorm2d:
+        elif _suits(module):
             module._compiled_call_impl = partial(normalized, module)
+
+
+def _depth(block: Any) -> int:
+    """How many convolutions follow each other in a block that the kernels suit, each with a norm; 0 for others."""
+    depth = plain_depth(block)
+    return depth if all(_suits(getattr(block, f"bn{number}")) for number in range(1, depth + 1)) else 0
+
+
+def _suits(norm: Any) -> TypeGuard[nn.BatchNorm2d]:
+    return (
+        type(norm) is nn.BatchNorm2d
+        and norm.affine
+        and norm.track_running_stats
+        and norm.momentum is not None
+        and norm.num_features % 16 == 0  # whole vectors
+    )
 
 
 def fusing_problem(device: torch.device) -> str | None:
@@ -81,15 +105,11 @@ def _fits(norm: Any, maps: Tensor, shortcut: Tensor | None) -> bool:
     """Whether there are kernels for it: a live BatchNorm that nobody watches, in channels-last on a GPU."""
     tensors = [maps] if shortcut is None else [maps, shortcut]
     return (
-        type(norm) is nn.BatchNorm2d
+        _suits(norm)
         and norm.training
-        and norm.affine
-        and norm.track_running_stats
-        and norm.momentum is not None
         and not (norm._forward_hooks or norm._forward_pre_hooks)
         and torch.is_grad_enabled()
         and _has_kernels(maps.device)
-        and maps.shape[1] % 16 == 0  # whole vectors
         and 2 * maps.shape[1] <= maps.numel() < 2**31
         and all(each.dtype in (torch.bfloat16, torch.float16, torch.float32) for each in tensors)
         and all(each.is_contiguous(memory_format=torch.channels_last) for each in tensors)

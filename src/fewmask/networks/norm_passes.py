@@ -19,10 +19,11 @@ class Tile(NamedTuple):
     warps: int
 
 
-SUMS = Tile(64, 64, 8)
-MAPS = Tile(64, 64, 8)
+# Of those tried on an H200 (scripts/norm_tiles.py has them) these took least time for all norms of a paper-voc step
+SUMS = Tile(64, 64, 4)
+MAPS = Tile(16, 128, 4)
 STAGES = 1  # tiles of sums on their way at a time; from 2 on by way of shared memory
-PROGRAMS = 512  # that sum up side by side: some four for each multiprocessor
+PROGRAMS = 1024  # that sum up side by side: some eight for each multiprocessor
 _SETTLED = {"CHANNELS": 32, "SPLITS": 64, "enable_fp_fusion": True}  # channels, and parts of their sums at a time
 
 Parts = tuple[int, int]

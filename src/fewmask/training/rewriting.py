@@ -24,20 +24,27 @@ def rewrite_networks(method: Method, settings: TrainingSettings, device: torch.d
     """Once networks have their place, precision and kinds of layers; returns the networks of the teachers' twins."""
     if _chosen_norms(settings, device) == "fused":
         for network in method.trained().values():
-            fuse_norms(network.backbone if settings.compile else network)  # a head is compiled as a whole
+            _fuse_norms(network, settings)
     if _chosen_branches(settings, device) == "joined":
         for network in method.trained().values():
             join_branches(network)
     return _fold_teachers(method, settings, device)
 
 
+def _fuse_norms(network: SegmentationNetwork, settings: TrainingSettings) -> None:
+    """Where statistics are live; a head is compiled as a whole."""
+    if not network.frozen_norm:
+        fuse_norms(network.backbone if settings.compile else network, beside_compiled=settings.compile)
+
+
 def _chosen_norms(settings: TrainingSettings, device: torch.device) -> Literal["plain", "fused"]:
-    if device.type != "cuda" or settings.norms == "plain":
+    wanted = settings.norms == "fused" or (settings.norms == "auto" and _fast(settings, device))
+    if device.type != "cuda" or not wanted:
         return "plain"
     problem = fusing_problem(device)
-    if problem:
+    if problem and settings.norms == "fused":
         raise ConfigError(f"Triton does not work here: {problem}", where="training.norms", fix="plain")
-    return "fused"
+    return "plain" if problem else "fused"  # then torch.compile does not work either, which is said
 
 
 def _fast(settings: TrainingSettings, device: torch.device) -> bool:
