@@ -32,6 +32,9 @@ def test_all_parts_of_a_run_are_foreseen_and_held_against_it(
     assert counts["steps"] == counts["baseline steps"] == 6
     assert counts["looks at pseudo labels"] == 2
     assert counts["sweeps"] == counts["validations"] == counts["baseline validations"] == 1
+    came = {part["what"]: part["count"] for part in found["parts_that_came"]}
+    assert counts.items() <= came.items()
+    assert came["starts of a stage"] == 1
     predicted = sum(part["count"] * part["each"] for part in found["parts"])
     assert found["predicted_seconds"] == pytest.approx(predicted)
     assert found["time_error_percent"] == pytest.approx(100 * (predicted / found["seconds"] - 1))

@@ -40,10 +40,19 @@ def test_a_state_comes_back_as_it_was(tmp_path):
     assert torch.equal(back["network.weight"], torch.full((4,), 0.1))
 
 
-def test_the_base_of_a_stage_stays_beside_the_newest(tmp_path):
-    for step in (0, 5, 10, 15):
-        save_checkpoint(tmp_path, step, state(step), 1, base=5 if step > 5 else 0)
-    assert names(tmp_path) == ["step_00000005.pt", "step_00000015.pt"]
+@pytest.mark.parametrize(
+    ("keep", "there"),
+    [
+        (1, {4: [0, 4], 5: [5], 6: [5, 6], 10: [10], 11: [10, 11]}),
+        (3, {4: [0, 2, 3, 4], 6: [0, 4, 5, 6], 7: [5, 6, 7], 11: [5, 9, 10, 11]}),
+    ],
+)
+def test_what_is_kept_can_be_gone_on_from(tmp_path, keep, there):
+    """Of a stage, that needs the checkpoint that it started from."""
+    for step in range(12):
+        save_checkpoint(tmp_path, step, state(step), keep, stage=5)
+        if step in there:
+            assert names(tmp_path) == [f"step_{each:08d}.pt" for each in there[step]], step
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])

@@ -34,7 +34,7 @@ def sized(*sizes: tuple[int, int]) -> FlatImages:
 
 def test_two_stages_from_the_start():
     """Checkpoints: 5 by their number, 2 ends of stages of which one is among them, and the start."""
-    parts = run_parts(STAGES, COSTS, start=0, total=5000, staged=True)
+    parts = run_parts(STAGES, COSTS, start=0, total=5000, staged=True, saved=False)
     assert {part.what: part.count for part in parts} == {
         "steps": 5000,
         "sweeps": 2,
@@ -138,6 +138,14 @@ def test_the_file_has_both():
             "parts": [{"what": "steps", "count": 4, "seconds": 2.0}, {"what": "files", "count": 1, "seconds": 0.25}],
         },
     }
+
+
+def test_more_of_a_part_is_not_counted_again():
+    clock = Clock()
+    for count in (1, 0, 1):
+        with clock.part("start", torch.device("cpu"), count):
+            pass
+    assert clock.spent["start"][0] == 2
 
 
 def test_the_peak_is_that_of_the_largest_part():

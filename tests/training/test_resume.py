@@ -1,5 +1,6 @@
 """Going on with a run: what may change, what may not, and what another run starts from."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -52,6 +53,22 @@ def test_nothing_but_damaged_checkpoints_is_an_error(data, copied):
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="cannot be read"):
         train_here(data, copied, *RUN, resume=True)
+
+
+def test_a_run_of_which_nothing_was_saved_begins_again_with_the_images_that_are_there(data, tmp_path):
+    """Killed before its first checkpoint was on the disk; an image has come since."""
+    folder, run = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(data, folder)
+    train_here(folder, run, *RUN)
+    first = json.loads((run / "split.json").read_text())
+    shutil.rmtree(run / "checkpoints")
+    shutil.copy(folder / "unlabeled" / "u0.png", folder / "unlabeled" / "u9.png")
+    heard = train_here(folder, run, *RUN, resume=True)
+    assert f"nothing was saved yet: {run} begins again" in heard.lines
+    train_here(folder, tmp_path / "other", *RUN)
+    assert_same_run(tmp_path / "other", run)
+    now = json.loads((run / "split.json").read_text())
+    assert now == json.loads((tmp_path / "other" / "split.json").read_text()) != first
 
 
 def test_resuming_a_finished_run_changes_nothing(data, finished, copied):

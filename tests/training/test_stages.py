@@ -101,6 +101,37 @@ def test_resuming_anywhere_ends_the_same(
     assert_same_run(tmp_path / "run", whole)
 
 
+def test_steps_that_outran_the_first_checkpoint_leave_no_trace(data: Path, whole: Path, tmp_path: Path):
+    """Stage 1 had begun when the run was killed, but what it started from was still on its way to the disk."""
+    run = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train(data, run, Fuse(("training", 3)))
+    for path in (run / "checkpoints").iterdir():
+        path.unlink()
+    (run / "checkpoints" / ".step_00000000.pt.1.tmp").write_bytes(b"a killed process's")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": ')
+    train(data, run, resume=True)
+    assert_same_run(run, whole)
+    assert all(path.suffix == ".pt" and path.name[0] != "." for path in (run / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_older_checkpoints_can_be_gone_on_from(data: Path, whole: Path, tmp_path: Path, damaged: int):
+    """Also those of the stage before, when the newer ones are damaged."""
+    run = tmp_path / "run"
+    where = "training.keep=3 training.checkpoint_every=1"
+    with pytest.raises(Stopped):
+        train(data, run, Fuse(("training", STEPS + 2)), where=where)
+    for path in list_checkpoints(run / "checkpoints")[:damaged]:
+        path.write_bytes(path.read_bytes()[:100])
+    resumed = Fuse()
+    train(data, run, resumed, resume=True, where=where)
+    assert resumed.heard == [[STEPS, SWEEP], [SWEEP, STEPS - 1, SWEEP]][damaged - 1]
+    for name in ("metrics.jsonl", "model.safetensors", "evaluation.json"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes(), name
+
+
 def test_a_stage_that_is_rejoined_may_be_interrupted_again(data: Path, whole: Path, tmp_path: Path):
     with pytest.raises(Stopped):
         train(data, tmp_path / "run", Fuse(("training", STEPS + 3)))

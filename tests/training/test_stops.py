@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 
 import pytest
 import torch
@@ -116,6 +117,39 @@ def test_a_signal_in_a_baselines_last_step_stops_the_run_that_it_belongs_to(data
     run_training(config, tmp_path / "run", resume=True, observer=Observer(), **common)
     run_training(config, tmp_path / "whole", resume=False, observer=Observer(), **common)
     assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+class LateTerm(Observer):
+    """Sends SIGTERM while the networks are scored at the end."""
+
+    def advance(self, task: str, done: int, total: int) -> None:
+        if task == "validating":
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_during_the_last_scores_lets_the_last_checkpoint_get_whole(data, tmp_path, monkeypatch):
+    """On a slow disk, so that it is still being written then."""
+    write = torch.save
+
+    def slow(state, file):
+        time.sleep(0.5 if state["step"] == 2 else 0.0)
+        write(state, file)
+
+    def outside(number, frame):
+        pytest.fail("the signal reached what was there before the run")
+
+    monkeypatch.setattr(torch, "save", slow)
+    config = tiny_config(data, "training.steps=2")
+    before = signal.signal(signal.SIGTERM, outside)
+    try:
+        with pytest.raises(Interrupted, match="stopped by SIGTERM after step 2"):
+            run_training(config, tmp_path / "run", device="cpu", resume=False, init=None, observer=LateTerm())
+        assert signal.getsignal(signal.SIGTERM) is outside
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    names = [path.name for path in (tmp_path / "run/checkpoints").iterdir()]
+    assert sorted(names) == ["step_00000000.pt", "step_00000002.pt"]
+    assert load_checkpoint(tmp_path / "run/checkpoints/step_00000002.pt")["step"] == 2
 
 
 def no_memory_on_the_gpu(step):

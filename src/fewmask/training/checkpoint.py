@@ -44,19 +44,27 @@ def checkpoint_path(folder: Path, step: int) -> Path:
     return folder / f"step_{step:08d}.pt"
 
 
-def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], keep: int, base: int | None = None) -> Path:
-    """Write the state of `step`, then drop all but the newest `keep` checkpoints up to it, and that of step `base`.
+def step_of(path: Path) -> int:
+    return int(path.stem.removeprefix("step_"))
 
-    Those of later steps are damaged, or the run would have gone on from them: they must not push out good ones.
+
+def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], keep: int, stage: int | None = None) -> Path:
+    """Write the state of `step`, then drop all but the newest `keep` checkpoints up to it.
+
+    Those of later steps are damaged, or the run would have gone on from them: they must not push out good ones. Where
+    stages have `stage` steps, what one started from stays as long as its checkpoints do: nothing can go on from these
+    without it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = checkpoint_path(folder, step)
     full = {"format_version": FORMAT_VERSION, "step": step, **state}
     write_atomically(path, lambda file: torch.save(full, file))
     there = list_checkpoints(folder)
-    later = there.index(path)
-    for other in there[:later] + there[later + keep :]:
-        if base is None or other != checkpoint_path(folder, base):
+    kept = there[there.index(path) :][:keep]
+    if stage is not None:
+        kept += [checkpoint_path(folder, step_of(each) // stage * stage) for each in kept]
+    for other in there:
+        if other not in kept:
             other.unlink()
     return path
 
@@ -73,9 +81,9 @@ class CheckpointWriter:
         self.pending: Future[Path] | None = None
         self.copies = HostCopies()
 
-    def save(self, folder: Path, step: int, state: Mapping[str, Any], keep: int, base: int | None = None) -> None:
+    def save(self, folder: Path, step: int, state: Mapping[str, Any], keep: int, stage: int | None = None) -> None:
         self.wait()
-        self.pending = self.thread.submit(save_checkpoint, folder, step, self.copies(state), keep, base)
+        self.pending = self.thread.submit(save_checkpoint, folder, step, self.copies(state), keep, stage)
 
     def look(self) -> None:
         """Raise what went wrong with the last save, if it is over; a disk that is full should not be found out late."""

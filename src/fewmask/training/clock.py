@@ -11,6 +11,7 @@ import torch
 
 STEPS = "steps"
 SWEEPS = "sweeps"
+START = "start"  # warm-up and capture
 STARTS = "starts of a stage"
 LOOKS = "looks at pseudo labels"
 CHECKPOINTS = "checkpoints"  # until the state is copied; files are written beside the steps
@@ -26,15 +27,18 @@ class Clock:
         self.spent: dict[str, tuple[int, float]] = {}
 
     @contextmanager
-    def part(self, what: str, device: torch.device) -> Iterator[None]:
-        """Waits for the device before and after, so that queued steps count as steps."""
+    def part(self, what: str, device: torch.device, count: int = 1) -> Iterator[None]:
+        """Waits for the device before and after, so that queued steps count as steps.
+
+        `count` 0: it belongs to the one before.
+        """
         wait_for(device)
         began = time.perf_counter()
         try:
             yield
         finally:
             wait_for(device)
-            self.add(what, time.perf_counter() - began)
+            self.add(what, time.perf_counter() - began, count)
 
     def reset(self) -> None:
         """What came before, such as images read and steps on trial, is no part of the run that is told."""

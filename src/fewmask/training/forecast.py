@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fewmask.config import TrainingSettings
-from fewmask.training.clock import CHECKPOINTS, LOOKS, STARTS, STEPS, SWEEPS, VALIDATIONS, Clock
+from fewmask.training.clock import CHECKPOINTS, LOOKS, START, STARTS, STEPS, SWEEPS, VALIDATIONS, Clock
 from fewmask.training.costs import Costs
 
 _TOLD = 0.01  # parts that take a smaller share of the time are summed up
@@ -71,9 +71,13 @@ def run_parts(
     total: int,
     staged: bool,
     dropped: bool = False,
+    saved: bool = True,
     prefix: str = "",
 ) -> tuple[Part, ...]:
-    """What happens from step `start` on. `dropped`: the session that was measured is not the one that will run."""
+    """What happens from step `start` on.
+
+    `dropped`: the session that was measured is not the one that will run. `saved`: the state at `start` is on the disk.
+    """
     steps = training.steps
     stages = math.ceil(total / steps) - math.ceil(start / steps) if staged else 0  # those that have not begun
     stage_ends = happening(start, total, steps)
@@ -82,9 +86,9 @@ def run_parts(
     parts = (
         Part(STEPS, total - start, costs.step),
         Part(SWEEPS, stages, costs.sweep),
-        Part(STARTS if staged else "start", stages or int(dropped), costs.restart),
+        Part(STARTS if staged else START, stages or int(dropped), costs.restart),
         Part(LOOKS, happening(start, total, training.diagnose_every), costs.diagnosis),
-        Part(CHECKPOINTS, regular + stage_ends - both + int(start == 0), costs.checkpoint),
+        Part(CHECKPOINTS, regular + stage_ends - both + int(not saved), costs.checkpoint),
         Part(VALIDATIONS, happening(start, total, training.evaluate_every) + 1, costs.validation),
     )
     return tuple(Part(f"{prefix}{part.what}", part.count, part.each) for part in parts if part.count and part.each)

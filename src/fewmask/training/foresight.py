@@ -43,6 +43,7 @@ def foresee(
         total=session.total_steps,
         staged=session.method.needs_baseline,
         dropped=known is not None,
+        saved=not baselines,  # else what they lead to is saved after them
     )
     parts = (
         *(part for each, measured in zip(baselines, before, strict=True) for part in _before(each, measured)),
@@ -56,8 +57,8 @@ def _before(baseline: Baseline, costs: Costs | None) -> tuple[Part, ...]:
     if costs is None:
         return ()
     training = baseline.config.training
-    where = {"start": baseline.start, "total": training.steps}
-    return run_parts(training, costs, **where, staged=False, dropped=True, prefix="baseline ")
+    start, total = baseline.start, training.steps
+    return run_parts(training, costs, start=start, total=total, staged=False, dropped=True, prefix="baseline ")
 
 
 def own_costs(session: Session, start: int, count: int, observer: Observer) -> Costs:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fewmask.errors import TrainingError
 from fewmask.learning.schedules import rate_factor
 from fewmask.training.checkpoint import CheckpointWriter
-from fewmask.training.clock import CHECKPOINTS, LOOKS, STARTS, STEPS, VALIDATIONS, wait_for
+from fewmask.training.clock import CHECKPOINTS, LOOKS, START, STARTS, STEPS, VALIDATIONS, wait_for
 from fewmask.training.device_memory import is_out_of_memory
 from fewmask.training.memory_advice import allocation, step_size, untried
 from fewmask.training.observer import Observer
@@ -62,8 +62,11 @@ def train(
 def _warm_up_timed(session: Session) -> AbstractContextManager[None]:
     """A step that is not yet at the lasting pace, because it will be captured, belongs to the start of its stage."""
     stepper = session.stepper
-    warming = stepper.captures and stepper.done < stepper.settled_after
-    return session.timed(STARTS) if warming else nullcontext()
+    if not stepper.captures or stepper.done >= stepper.settled_after:
+        return nullcontext()
+    if session.method.needs_baseline:
+        return session.timed(STARTS, count=0)  # counted with what came before its sweep
+    return session.timed(START, count=int(stepper.done == 0))
 
 
 @contextmanager
@@ -109,13 +112,13 @@ def _after_step(
 
 
 def save(session: Session, folder: RunFolder, writer: CheckpointWriter, done: int) -> None:
-    """Of stages also what the one at hand has started from: were it interrupted, its soft labels are made from that."""
+    """Of stages also what they have started from: were one interrupted, its soft labels are made from that."""
     training = session.config.training
-    base = (done - 1) // training.steps * training.steps if session.method.needs_baseline and done else None
+    stage = training.steps if session.method.needs_baseline else None
     with session.timed(CHECKPOINTS):
         state = collect_state(session.engine, session.checksums)
         if session.world.main:
-            writer.save(folder.checkpoints, done, state, training.keep, base)
+            writer.save(folder.checkpoints, done, state, training.keep, stage)
 
 
 def _stop_agreed(session: Session, stop: StopRequest, done: int) -> bool:

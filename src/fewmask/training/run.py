@@ -39,7 +39,7 @@ from fewmask.training.run_folder import RunFolder
 from fewmask.training.same_run import require_same
 from fewmask.training.scores import validate
 from fewmask.training.session import Session, build_session, with_all_settings
-from fewmask.training.signals import Interrupted
+from fewmask.training.signals import Interrupted, breaking_off
 from fewmask.training.stages import rejoin_stage
 from fewmask.training.start_notes import start_notes
 from fewmask.training.state import restore_state
@@ -123,8 +123,9 @@ def run_session(
         if baselines:
             peak = _train_baselines(session, folder, writer, baselines, forecast, observer)
         reset_peak(session.engine.device)
-        session, pace = train(session, folder, observer, start, writer)
-        outcome = _finish(session, folder, writer, pace, peak, observer)
+        with breaking_off(session.total_steps):
+            session, pace = train(session, folder, observer, start, writer)
+            outcome = _finish(session, folder, writer, pace, peak, observer)
         seconds = time.perf_counter() - began
         session.clock.add(REST, seconds - session.clock.seconds)
     _compare(outcome, forecast, seconds, observer)
@@ -221,9 +222,9 @@ def _stop_if_asked(session: Session, pace: Pace, observer: Observer) -> None:
 def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[Session, int, list[Baseline]]:
     require_same(with_all_settings(folder.read_config()), session.config)
     state = load_newest(folder.checkpoints, observer.warn)
-    if state is None and session.method.needs_baseline:  # stopped while its baselines were trained
-        return session, 0, baselines_of(session, folder)
-    start = 0 if state is None else int(state["step"])
+    if state is None:
+        return _begin_again(session, folder, observer)
+    start = int(state["step"])
     if start > session.total_steps:
         raise CheckpointError(
             f"the run is at step {start}, beyond training.steps={session.config.training.steps}",
@@ -233,16 +234,31 @@ def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[
     stage, within = divmod(start, session.config.training.steps)
     if session.method.needs_baseline and within:
         session = rejoin_stage(session, folder, stage, observer)
-    if state is not None:
-        restore_state(session.engine, state, session.checksums)
+    restore_state(session.engine, state, session.checksums)
+    _rewind(session, folder, start)
+    observer.say(f"continuing {folder.path} after step {start}")
+    return session, start, []
+
+
+def _begin_again(session: Session, folder: RunFolder, observer: Observer) -> tuple[Session, int, list[Baseline]]:
+    """Nothing of the networks was saved yet, at most of their baselines, which look after themselves."""
+    _rewind(session, folder, 0)
+    if session.world.main:  # images may have come since
+        folder.write_json(folder.split.name, folder.read_json(folder.split.name) | split_record(session.dataset))
+    if session.method.needs_baseline:
+        return session, 0, baselines_of(session, folder)
+    observer.say(f"nothing was saved yet: {folder.path} begins again")
+    return session, 0, []
+
+
+def _rewind(session: Session, folder: RunFolder, start: int) -> None:
+    """Clear away what was left of the steps after the one that the run goes on from."""
     if session.world.main:
         for place in (folder.path, folder.checkpoints):
             remove_temporaries(place)
         folder.rewind_metrics(start)
         folder.write_config(session.config)
     session.world.barrier()
-    observer.say(f"continuing {folder.path} after step {start}")
-    return session, start, []
 
 
 def _finish(

@@ -18,7 +18,7 @@ import yaml
 from fewmask.config import Config
 from fewmask.errors import CheckpointError, ConfigError
 from fewmask.settings import read_section, read_settings_file
-from fewmask.training.checkpoint import list_checkpoints, write_atomically
+from fewmask.training.checkpoint import list_checkpoints, step_of, write_atomically
 
 _PACKAGES = ("fewmask", "torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
 
@@ -64,7 +64,7 @@ class RunFolder:
                 where=str(self.path),
                 fix="--resume to go on with it, or another --out",
             )
-        if self.metrics.exists() or any(int(path.stem[5:]) for path in list_checkpoints(self.checkpoints)):
+        if self.metrics.exists() or any(map(step_of, list_checkpoints(self.checkpoints))):
             raise ConfigError(
                 "the run folder holds parts of a run but no config.yaml", where=str(self.path), fix="another --out"
             )

@@ -68,9 +68,9 @@ class Session:
         """Over all stages."""
         return self.config.training.steps * self.method.stages
 
-    def timed(self, what: str) -> AbstractContextManager[None]:
-        """What happens inside is told in timing.json as a part of the run."""
-        return self.clock.part(what, self.engine.device)
+    def timed(self, what: str, count: int = 1) -> AbstractContextManager[None]:
+        """What happens inside is told in timing.json as a part of the run, or as more of its last one."""
+        return self.clock.part(what, self.engine.device, count)
 
 
 def with_all_settings(config: Config) -> Config:

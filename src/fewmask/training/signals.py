@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 _TOGETHER = 2.0  # seconds
@@ -38,6 +40,20 @@ class StopRequest:
         elif now - self._first > _TOGETHER:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
+
+
+@contextmanager
+def breaking_off(step: int) -> Iterator[None]:
+    """SIGTERM outside of the loop ends things by an exception, as Ctrl-C does: what is being written gets whole."""
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise Interrupted(number, step)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Interrupted(Exception):  # noqa: N818, nothing went wrong

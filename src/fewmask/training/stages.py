@@ -39,7 +39,7 @@ def begin_stage(session: Session, stage: int, observer: Observer) -> Session:
         release(session.engine.device)
     with session.timed(SWEEPS):
         maps = sweep(session, observer)
-    with session.timed(STARTS):
+    with session.timed(STARTS, count=0):
         following = restarted(session, maps)
         release(session.engine.device)
     return following
