@@ -137,7 +137,8 @@ def test_the_sweep_stores_p0_for_each_learner_at_its_stride():
     images = torch.rand(2, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     label = torch.randint(0, K, (2, 8, 8), generator=torch.Generator().manual_seed(6))
     method.start_stage(0)
-    stored = method.sweep(images, label)
+    assert method.sweep(images, label) == {}  # of labeled images nothing is stored
+    stored = method.sweep(images, None)
     method.finish_sweep()
     assert method.stored_strides() == {f"{P0}_1": 1, f"{P0}_2": 2}
     for name, teacher in zip(stored, method.teachers, strict=True):

@@ -152,7 +152,8 @@ class Method(nn.Module, ABC):
 
     def sweep(self, images: Tensor, label: Tensor | None, forward: Forward = at_once) -> dict[str, Tensor]:  # noqa: ARG002
         """What the pass over labeled and unlabeled images computes before a stage: log-probabilities [N, K, h, w] to
-        store. Networks are called through `forward`, which sees to images that are too large for one pass."""
+        store, of those without a label. Networks are called through `forward`, which sees to images that are too large
+        for one pass."""
         return {}
 
     def finish_sweep(self) -> None:

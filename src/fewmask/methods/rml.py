@@ -264,7 +264,7 @@ class RobustMutualLearning(LearnerPair):
 
     @torch.no_grad()
     def sweep(self, images: Tensor, label: Tensor | None, forward: Forward = at_once) -> dict[str, Tensor]:
-        """One batch of the pass before a stage: p0 for the store, features for the prototypes (Eq. 11)."""
+        """One batch of the pass before a stage: features for the prototypes (Eq. 11), and p0 of the pool."""
         predictions = [self._with_feature(forward(teacher, images)) for teacher in self.teachers]
         for prototypes, prediction in zip(self.prototypes, predictions, strict=True):
             coarse = None if label is None else coarse_label(label, _size(prediction.logits))
@@ -274,6 +274,10 @@ class RobustMutualLearning(LearnerPair):
         if label is not None:
             classes = torch.arange(len(self.pixel_count), device=label.device)
             self.pixel_count += (label.flatten()[None] == classes[:, None]).sum(1)
+            return {}
+        return self._soft_labels(images, predictions, forward)
+
+    def _soft_labels(self, images: Tensor, predictions: Sequence[Prediction], forward: Forward) -> dict[str, Tensor]:
         last = predictions if self.swept == self.teachers else [forward(network, images) for network in self.swept]
         scales, flip = self.settings.p0_scales, self.settings.p0_flip
         soft: dict[str, list[Tensor]] = {}

@@ -111,12 +111,13 @@ def _sweep(session: Session) -> float:
     if not session.method.needs_baseline or stores.unlabeled is None:
         return 0.0
     labeled, labels, pool = stores.labeled, stores.labels, stores.unlabeled
+    first = _largest(labeled, _sweep_batch(session, labeled))  # for all: they are few, and nothing of them is stored
 
     def part(batches: int) -> Stores:
-        index, other = (_largest(each, batches * _sweep_batch(session, each)) for each in (labeled, pool))
-        return replace(stores, labeled=labeled.only(index), labels=labels.only(index), unlabeled=pool.only(other))
+        index = _largest(pool, batches * _sweep_batch(session, pool))
+        return replace(stores, labeled=labeled.only(first), labels=labels.only(first), unlabeled=pool.only(index))
 
-    return _pass(session, sweep, part, _swept)
+    return _pass(session, sweep, part, _pool)
 
 
 def _validation(session: Session) -> float:
@@ -174,12 +175,9 @@ def _sweep_batch(session: Session, images: FlatImages) -> int:
     return most_at_once(int((images.height * images.width).max()), session.config.training)
 
 
-def _swept(stores: Stores) -> FlatImages:
-    """Sizes of what a sweep looks at."""
-    one, other = stores.labeled, stores.unlabeled
-    assert other is not None
-    height, width = (torch.cat(pair) for pair in ((one.height, other.height), (one.width, other.width)))
-    return replace(one, height=height, width=width)
+def _pool(stores: Stores) -> FlatImages:
+    assert stores.unlabeled is not None
+    return stores.unlabeled
 
 
 def _validated(stores: Stores) -> FlatImages:
