@@ -153,3 +153,24 @@ def test_a_model_without_its_split_is_taken_with_a_word(
     result = fewmask("train", data, "--out", tmp_path / "other", "--baseline", bare, *words)
     assert result.code == 2
     assert f"the split cannot be read (KeyError: 'labeled')\n  where: {bare / 'split.json'}\n" in result.err
+
+
+def test_networks_start_from_one_thing_only(fewmask: Fewmask, data: Path, baseline: Path, tmp_path: Path) -> None:
+    both = ("--init", baseline, "--baseline", baseline)
+    result = fewmask("train", data, "--out", tmp_path / "run", *both, *RML)
+    assert (result.code, result.err) == (
+        2,
+        "error: networks start from one thing only\n  where: --init, --baseline\n  valid: one of the two\n",
+    )
+
+
+def test_what_a_run_could_have_started_from_is_not_used_later(
+    fewmask: Fewmask, data: Path, baseline: Path, tmp_path: Path
+) -> None:
+    """A job that may be stopped before it begins has one command, which says so when it has begun."""
+    command = ("train", data, "--out", tmp_path / "run", "--resume", "--init", baseline, *RML, "--labels", "3")
+    first, again = fewmask(*command), fewmask(*command)
+    assert (first.code, again.code) == (0, 0)
+    told = f"not used, as the run has begun already: {baseline}\n"
+    assert told not in first.err
+    assert told in again.err

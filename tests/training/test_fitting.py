@@ -8,7 +8,7 @@ import torch
 
 from fewmask.config import TrainingSettings
 from fewmask.errors import TrainingError
-from fewmask.training import foresight
+from fewmask.training import fitting, foresight
 from fewmask.training.fitting import (
     MemoryLine,
     Misfit,
@@ -19,8 +19,9 @@ from fewmask.training.fitting import (
     smaller_crops,
 )
 from fewmask.training.observer import Observer
+from fewmask.training.stepper import Stepper
 from fewmask.types import Batch, Progress, Step
-from tests.training.runs import NOISY, tiny_config, tiny_session
+from tests.training.runs import NOISY, tiny_config, tiny_session, train_here
 
 LINE = MemoryLine.through((4, 10), (2, 6))  # 2 + 2 * batch
 MISFIT = Misfit(batch=16, failed=16, unit=2, fitted=4, line=LINE, room=21)
@@ -98,3 +99,52 @@ def test_smaller_batches_are_tried_until_two_fit(data: Path, most: int, told: st
     assert "training.batch=16, views.crop=32x48" in caught.value.where
     advised = [int(word) for word in re.findall(r"training.batch=(\d+)", caught.value.fix)]
     assert all(most <= batch < 8 for batch in advised)
+
+
+@pytest.mark.parametrize(("room", "fits"), [(2**20, False), (2**40, True)])
+def test_on_a_cpu_large_steps_are_judged_by_small_ones_first(data: Path, monkeypatch, room: int, fits: bool):
+    """There a process that takes too much would be killed, so the whole batch must not be tried."""
+    session = tiny_session(data, *NOISY, "training.batch=16", "training.steps=100")
+    before = {name: value.clone() for name, value in session.method.state_dict().items()}
+    step, seen = session.method.step, []
+
+    def watched(batch: Batch, progress: Progress) -> Step:
+        seen.append(len(batch.image))
+        yield from step(batch, progress)
+
+    session.method.step = watched  # type: ignore[method-assign]
+    monkeypatch.setattr(fitting, "_LARGE", 0)
+    monkeypatch.setattr(fitting, "available", lambda device: room)
+    monkeypatch.setattr(fitting, "held", lambda device: 0)
+    error = fitting.foreseen_misfit(session)
+    assert seen == [2, 4]
+    assert (error is None) == fits
+    if error is not None:
+        assert "a step does not fit into the memory of cpu: 0.0 GiB can be used, about " in str(error)
+    for name, value in session.method.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_small_steps_are_simply_tried(data: Path):
+    session = tiny_session(data, *NOISY, "training.batch=16", "training.steps=100")
+    session.method.step = None  # type: ignore[method-assign,assignment]
+    assert fitting.foreseen_misfit(session) is None
+
+
+def test_a_run_that_does_not_fit_leaves_its_folder_to_another(data: Path, tmp_path: Path, monkeypatch):
+    """Nothing was trained, so the same --out may be used with the settings that the error names."""
+    real, room = Stepper.__call__, [0]
+
+    def small_machine(stepper: Stepper, step: int) -> None:
+        if len(stepper.maker(torch.tensor(step)).image) > room[0]:
+            raise torch.OutOfMemoryError("out of memory")
+        real(stepper, step)
+
+    monkeypatch.setattr(Stepper, "__call__", small_machine)
+    words = (*NOISY, "training.steps=100", "training.batch=4")
+    with pytest.raises(TrainingError, match="does not fit into the memory of cpu"):
+        train_here(data, tmp_path / "run", *words)
+    assert not (tmp_path / "run/config.yaml").exists()
+    room[0] = 2
+    train_here(data, tmp_path / "run", *NOISY, "training.steps=2", "training.batch=2")
+    assert (tmp_path / "run/model.safetensors").exists()

@@ -85,8 +85,9 @@ class Unlike(RobustMutualLearning):
     """Stores two maps of different strides, as learners of different architecture do."""
 
     def sweep(self, images: Tensor, label: Tensor | None, *rest: object) -> dict[str, Tensor]:
-        fine = super().sweep(images, label, *rest)[P0]
-        return {"fine": fine, "coarse": F.adaptive_avg_pool2d(fine, tuple(-(-side // 32) for side in images.shape[2:]))}
+        found = super().sweep(images, label, *rest)
+        size = tuple(-(-side // 32) for side in images.shape[2:])
+        return {"fine": found[P0], "coarse": F.adaptive_avg_pool2d(found[P0], size)} if found else {}
 
     def stored_strides(self) -> dict[str, int]:
         return {"fine": 8, "coarse": 32}

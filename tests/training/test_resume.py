@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from fewmask.errors import CheckpointError, ConfigError
 from fewmask.training.checkpoint import list_checkpoints
+from fewmask.training.run_folder import RunFolder
 from tests.training.runs import NOISY, assert_same_run, newest_state, tiny_session, train_here, write_data
 
 RUN = (*NOISY, "training.steps=8", "training.log_every=3", "training.checkpoint_every=3")
@@ -69,6 +70,19 @@ def test_a_run_of_which_nothing_was_saved_begins_again_with_the_images_that_are_
     assert_same_run(tmp_path / "other", run)
     now = json.loads((run / "split.json").read_text())
     assert now == json.loads((tmp_path / "other" / "split.json").read_text()) != first
+
+
+def test_two_processes_cannot_train_in_one_folder(data, copied):
+    before = (copied / "metrics.jsonl").read_bytes()
+    with RunFolder(copied).held(), pytest.raises(ConfigError, match="another process is training in this run folder"):
+        train_here(data, copied, *RUN, "training.steps=9", resume=True)
+    assert (copied / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_folder_in_which_nothing_was_begun_is_gone(tmp_path):
+    with RunFolder(tmp_path / "deep" / "run").held():
+        assert (tmp_path / "deep" / "run").is_dir()
+    assert not (tmp_path / "deep" / "run").exists()
 
 
 def test_resuming_a_finished_run_changes_nothing(data, finished, copied):

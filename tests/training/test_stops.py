@@ -9,6 +9,7 @@ import torch
 
 from fewmask.errors import TrainingError
 from fewmask.training.checkpoint import CheckpointWriter, list_checkpoints, load_checkpoint
+from fewmask.training.device_memory import is_out_of_memory
 from fewmask.training.loop import train
 from fewmask.training.observer import Observer
 from fewmask.training.run import run_training
@@ -38,7 +39,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_anything_is_overwritten(
     unlabeled = [session.dataset.unlabeled[index].name for index in batch.weak_index]
     assert caught.value.where == f"labeled images {', '.join(labeled)}; unlabeled {', '.join(unlabeled)}"
     assert caught.value.fix == (
-        "a lower optimizer.lr and optimizer.head_lr, optimizer.clip=1.0; `fewmask check` looks at the images"
+        "a lower optimizer.lr and optimizer.head_lr, optimizer.clip=1.0; with another --out; "
+        "`fewmask check` looks at the images"
     )
     kept = [load_checkpoint(path) for path in list_checkpoints(run / "checkpoints")]
     assert [state["step"] for state in kept] == [4, 3, 2, 1, 0]
@@ -81,6 +83,24 @@ def test_the_rates_to_lower_are_those_that_count_where_it_happened(data, tmp_pat
     with pytest.raises(TrainingError, match="not finite in step 1;") as caught:
         train_here(data, tmp_path / "run", *steps, *words, method="rml")
     assert caught.value.fix.startswith(advice)
+
+
+def test_finished_baselines_need_not_be_trained_again(data, tmp_path):
+    words = ("training.steps=4", "training.check_every=1", "baseline.optimizer.lr=0.001")
+    with pytest.raises(TrainingError, match="not finite in step 1;") as caught:
+        train_here(data, tmp_path / "run", *words, "optimizer.lr=1e30", method="rml")
+    reused = tmp_path / "run/baseline"
+    assert f"; with another --out and --baseline {reused}; " in caught.value.fix
+    config = tiny_config(data, *words, method="rml")
+    common = {"device": "cpu", "resume": False, "init": None, "observer": Observer()}
+    run_training(config, tmp_path / "other", baselines=[reused], **common)
+    assert not (tmp_path / "other/baseline").exists()
+
+
+@pytest.mark.parametrize("message", ["could not create a primitive", "std::bad_alloc", "can't allocate memory: 12"])
+def test_what_a_cpu_says_without_memory(message):
+    assert is_out_of_memory(RuntimeError(message))
+    assert not is_out_of_memory(ValueError(message))
 
 
 @pytest.mark.parametrize("looking", ["check_every", "log_every", "checkpoint_every"])

@@ -156,6 +156,16 @@ def test_rml_is_foreseen_with_its_baseline_before_both(data: Path, tmp_path: Pat
     assert without["actual"]["seconds"] > 0
 
 
+def test_short_stages_after_long_baselines_are_foreseen(data: Path, tmp_path: Path):
+    """The steps that are tried are few beside all of the run's, also where few of these are the stages' own."""
+    config = tiny_config(data, "training.steps=4", "data.labels=4", method="rml")
+    config = config.model_copy(update={"baseline": {"training": {"steps": 120}}})
+    heard = Heard()
+    run_training(config, tmp_path / "run", device="cpu", resume=False, init=None, observer=heard)
+    assert "baseline steps 120 x" in heard.lines[0]
+    assert ", steps 8 x" in heard.lines[0]
+
+
 def test_short_runs_and_finished_ones_are_not_tried(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     session = tiny_session(data, "training.steps=10")
     assert costs.trial_steps(10, session.stepper) == 10

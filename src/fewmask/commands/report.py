@@ -30,7 +30,7 @@ def write_run_report(outcome: Outcome) -> Path:
     report = Report(
         title=f"{session.config.method} on {session.dataset.root.name}",
         classes=session.dataset.classes,
-        runs=[run_of(folder, session.config.method, seconds=outcome.pace.seconds)],
+        runs=[run_of(folder, session.config.method, seconds=_seconds(outcome))],
         picture_titles=["image", "truth", *predictors],
         pictures=picture_rows(session, predictors),
         data=data_summary(session),
@@ -40,6 +40,11 @@ def write_run_report(outcome: Outcome) -> Path:
     )
     write_report(folder.report, report)
     return folder.report
+
+
+def _seconds(outcome: Outcome) -> float | None:
+    """Of the loop; nobody knows it where a part of the steps was done before."""
+    return outcome.pace.seconds if outcome.pace.steps == outcome.session.total_steps else None
 
 
 def run_of(folder: RunFolder, name: str, *, seconds: float | None = None, twin: bool = False) -> Run:

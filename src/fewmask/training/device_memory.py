@@ -13,6 +13,8 @@ import torch
 
 from fewmask.data.host_memory import available_memory
 
+_NO_MEMORY = ("allocate memory", "could not create a primitive", "could not create a memory object", "bad_alloc")
+
 
 def reset_peak(device: torch.device) -> None:
     """Count from here on; on a CPU without /proc the peak stays that of the whole process."""
@@ -65,9 +67,9 @@ def release(device: torch.device) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """On the CPU it is a plain RuntimeError of an allocator: "can't allocate memory", "Cannot allocate memory"."""
-    plain = isinstance(error, RuntimeError) and "allocate memory" in str(error)
-    return plain or isinstance(error, torch.OutOfMemoryError)
+    """On the CPU it is a plain RuntimeError, of an allocator or of oneDNN, which only says what it could not create."""
+    plain = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+    return plain or isinstance(error, (torch.OutOfMemoryError, MemoryError))
 
 
 def _resident_peak() -> int:

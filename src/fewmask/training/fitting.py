@@ -15,9 +15,12 @@ from fewmask.training.memory_advice import savings, step_size, untried, written_
 from fewmask.training.pixel_store import map_forms, uniform_maps
 from fewmask.training.session import Session, build_engine, build_maker
 from fewmask.training.stepper import Stepper
+from fewmask.training.trial import on_trial
 
 _USABLE = 0.95  # share of the memory that tensors can fill; the rest is lost between them
 _CROP_MULTIPLE = 32
+_LARGE = 2**20  # pixels of a step's images; fewer do not fill the memory of a machine
+_SURELY = 1.1  # a line through two small steps may be off
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,43 @@ def smaller_crops(misfit: Misfit, crop: Size) -> Iterator[Size]:
 
 def does_not_fit(session: Session) -> TrainingError:
     """Tries smaller batches where there is one process, and says what would fit."""
-    misfit = _explore(session)
+    return _error(_explore(session), session)
+
+
+def foreseen_misfit(session: Session) -> TrainingError | None:
+    """On a CPU large steps are judged by two small ones first: a process that takes too much is killed there."""
+    batch, unit = session.config.training.batch, _unit(session)
+    if session.engine.device.type != "cpu" or session.world.size > 1 or not _is_large(session) or batch < 4 * unit:
+        return None
+    with on_trial(session.engine):
+        one, other = ((size, _peak_of_one_step(session, size, unit)) for size in (unit, 2 * unit))
+    if one[1] is None or other[1] is None:
+        return None
+    line, room = MemoryLine.through((other[0], other[1]), (one[0], one[1])), _room(session)
+    if line.at(batch) <= _SURELY * room:
+        return None
+    return _error(Misfit(batch, batch, unit, other[0], line, room), session)
+
+
+def _is_large(session: Session) -> bool:
+    training, crop = session.config.training, session.config.views.crop
+    assert crop is not None
+    unlabeled = (training.unlabeled_batch or training.batch) if session.method.views.unlabeled else 0
+    return (training.batch + unlabeled) * math.prod(crop) >= _LARGE
+
+
+def _unit(session: Session) -> int:
+    """Batches are multiples of it."""
+    return session.config.training.accumulate * (2 if session.method.views.mixing != "none" else 1)
+
+
+def _room(session: Session) -> float:
+    device = session.engine.device
+    release(device)
+    return _USABLE * (available(device) + held(device))
+
+
+def _error(misfit: Misfit, session: Session) -> TrainingError:
     excess = misfit.line.at(misfit.batch) - misfit.room if misfit.line is not None else 0.0
     over = f", about {gibibytes(excess)} too much" if excess > 0 else ""
     return TrainingError(
@@ -132,19 +171,16 @@ def _way_out(misfit: Misfit, config: Config, engine: Engine) -> str:
 
 def _explore(session: Session) -> Misfit:
     """Half of the batch, again and again, until two sizes fit; ranks would wait for each other, so only with one."""
-    device, training = session.engine.device, session.config.training
-    unit = training.accumulate * (2 if session.method.views.mixing != "none" else 1)
-    batch = training.batch
+    training = session.config.training
+    unit, batch = _unit(session), training.batch
     failed, points = batch, list[tuple[int, int]]()
     tried = batch // 2 // unit * unit if session.world.size == 1 else 0
     while tried and len(points) < 2:
         peak = _peak_of_one_step(session, tried, unit)
         failed, points = (tried, points) if peak is None else (failed, [*points, (tried, peak)])
         tried = tried // 2 // unit * unit
-    release(device)
-    room = _USABLE * (available(device) + held(device))
     line = MemoryLine.through(*points) if len(points) == 2 else None
-    return Misfit(batch, failed, unit, points[0][0] if points else None, line, room)
+    return Misfit(batch, failed, unit, points[0][0] if points else None, line, _room(session))
 
 
 def _peak_of_one_step(session: Session, batch: int, unit: int) -> int | None:

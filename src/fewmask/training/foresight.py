@@ -9,7 +9,7 @@ import torch
 from fewmask.training.baselines import Baseline, baseline_session
 from fewmask.training.costs import Costs, measure, trial_steps
 from fewmask.training.device_memory import capacity, is_out_of_memory, release, reset_peak
-from fewmask.training.fitting import does_not_fit
+from fewmask.training.fitting import does_not_fit, foreseen_misfit
 from fewmask.training.forecast import Forecast, Part, largest_peak, run_parts
 from fewmask.training.observer import Observer
 from fewmask.training.pixel_store import map_forms, uniform_maps
@@ -31,8 +31,9 @@ def foresee(
     """
     if not session.config.training.forecast:
         return None
-    count = trial_steps(session.total_steps - start, session.stepper)
-    if not count:
+    left = session.total_steps - start
+    count = trial_steps(left + sum(each.config.training.steps - each.start for each in baselines), session.stepper)
+    if not 0 < count <= left:
         return None
     costs = known or own_costs(session, start, count, observer)
     before = tuple(_baseline_costs(session, each, observer) for each in baselines)
@@ -77,6 +78,9 @@ def own_costs(session: Session, start: int, count: int, observer: Observer) -> C
                 tried.maker.close()
 
     observer.advance("trying steps", 0, count)
+    misfit = foreseen_misfit(session)
+    if misfit is not None:
+        raise misfit
     costs = _measured(lambda: session, attempt, session.engine.device)
     observer.advance("trying steps", count, count)
     return costs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -94,7 +95,7 @@ def _after_step(
     logging = last or done % training.log_every == 0
     diagnosing = training.diagnose_every > 0 and done % training.diagnose_every == 0
     if saving or logging or diagnosing or done % training.check_every == 0:
-        _raise_if_not_finite(session)
+        _raise_if_not_finite(session, folder)
         writer.look()
     if logging or diagnosing:
         values = _losses(session, done) if logging else {}
@@ -130,18 +131,25 @@ def _stop_agreed(session: Session, stop: StopRequest, done: int) -> bool:
     return session.world.any(stop.signal_number is not None, session.engine.device)
 
 
-def _raise_if_not_finite(session: Session) -> None:
+def _raise_if_not_finite(session: Session, folder: RunFolder) -> None:
     step = int(session.engine.bad_step)
     if step < 0:
         return
     batch = session.maker.at(step)
     labeled = [session.dataset.labeled[index].name for index in batch.image_index.tolist()]
     unlabeled = [session.dataset.unlabeled[index].name for index in batch.weak_index.tolist()]
+    elsewhere = f"with another --out{_finished_baselines(folder)}"
     raise TrainingError(
         f"the loss was not finite in step {step}; the last good checkpoint is untouched",
         where=f"labeled images {', '.join(labeled)}" + (f"; unlabeled {', '.join(unlabeled)}" if unlabeled else ""),
-        fix=f"{steadier(session)}; `fewmask check` looks at the images",
+        fix=f"{steadier(session)}; {elsewhere}; `fewmask check` looks at the images",
     )
+
+
+def _finished_baselines(folder: RunFolder) -> str:
+    """Other settings of the stages do not ask for other baselines."""
+    there = "".join(f" --baseline {shlex.quote(str(path))}" for path in folder.baselines)
+    return f" and{there}" if there else ""
 
 
 def _losses(session: Session, done: int) -> dict[str, float]:

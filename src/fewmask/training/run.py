@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +14,13 @@ import torch
 from fewmask.config import Config
 from fewmask.data.splits import split_record
 from fewmask.determinism import deterministic
-from fewmask.errors import CheckpointError
+from fewmask.errors import ConfigError
 from fewmask.evaluation.confusion import Scores
 from fewmask.evaluation.scoring import evaluation_json, select
 from fewmask.methods.method import learner_of
 from fewmask.methods.table import method_class
 from fewmask.training.baselines import Baseline, baseline_session, baselines_of
-from fewmask.training.checkpoint import CheckpointWriter, load_newest, remove_temporaries
+from fewmask.training.checkpoint import CheckpointWriter
 from fewmask.training.clock import FILES, REST, VALIDATIONS
 from fewmask.training.costs import Costs
 from fewmask.training.device_memory import peak_reserved, release, reset_peak
@@ -35,14 +36,12 @@ from fewmask.training.model_file import ModelCard, save_model
 from fewmask.training.observer import Observer
 from fewmask.training.plan import describe_baseline, describe_plan
 from fewmask.training.refusals import check_baseline
+from fewmask.training.resuming import continued
 from fewmask.training.run_folder import RunFolder
-from fewmask.training.same_run import require_same
 from fewmask.training.scores import validate
-from fewmask.training.session import Session, build_session, with_all_settings
+from fewmask.training.session import Session, build_session
 from fewmask.training.signals import Interrupted, breaking_off
-from fewmask.training.stages import rejoin_stage
 from fewmask.training.start_notes import start_notes
-from fewmask.training.state import restore_state
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,8 @@ def run_training(
     baselines: Sequence[Path] = (),
 ) -> Outcome:
     """`init` is a run that all networks start from; `baselines` are one such run, or one for each learner."""
+    if init and baselines:
+        raise ConfigError("networks start from one thing only", where="--init, --baseline", fix="one of the two")
     torch_device = choose_device(device)
     check_learners(config)
     starts = check_starts(config, [*baselines] or ([init] if init else []))
@@ -114,9 +115,11 @@ def run_session(
 
     `known` are the costs of such a session, where they were measured already; `part`: it belongs to another run.
     """
-    with CheckpointWriter() as writer:
+    fresh = not folder.config.exists()
+    with folder.held() if session.world.main else nullcontext(), CheckpointWriter() as writer:
         session, start, baselines = _prepare(session, folder, writer, resume=resume, starts=starts, observer=observer)
-        forecast = foresee(session, start, observer, baselines, known)
+        with folder.given_back() if fresh and session.world.main else nullcontext():
+            forecast = foresee(session, start, observer, baselines, known)
         observer.say(describe_baseline(session, start) if part else describe_plan(session, start, forecast, baselines))
         session.clock.reset()
         began, peak = time.perf_counter(), 0
@@ -158,7 +161,10 @@ def _prepare(
     """Start or continue the run folder; the session, the step to go on from, and the baselines to train before."""
     main = session.world.main
     if resume and session.world.any(main and folder.config.exists(), session.engine.device):
-        return _continue(session, folder, observer)
+        if starts:
+            names = ", ".join(map(str, dict.fromkeys(starts.values())))
+            observer.say(f"not used, as the run has begun already: {names}")
+        return continued(session, folder, observer)
     notes = start_notes(session.dataset, starts, same_classes=session.method.needs_baseline)
     split = {**split_record(session.dataset), "notes": notes}
     baselines = baselines_of(session, folder) if session.method.needs_baseline and not starts else []
@@ -217,48 +223,6 @@ def _stop_if_asked(session: Session, pace: Pace, observer: Observer) -> None:
     if session.world.any(pace.signal_number is not None, session.engine.device):
         observer.say("the baseline is finished")
         raise Interrupted(pace.signal_number or signal.SIGTERM, pace.steps)
-
-
-def _continue(session: Session, folder: RunFolder, observer: Observer) -> tuple[Session, int, list[Baseline]]:
-    require_same(with_all_settings(folder.read_config()), session.config)
-    state = load_newest(folder.checkpoints, observer.warn)
-    if state is None:
-        return _begin_again(session, folder, observer)
-    start = int(state["step"])
-    if start > session.total_steps:
-        raise CheckpointError(
-            f"the run is at step {start}, beyond training.steps={session.config.training.steps}",
-            where=str(folder.path),
-            fix=f"training.steps={start} or more",
-        )
-    stage, within = divmod(start, session.config.training.steps)
-    if session.method.needs_baseline and within:
-        session = rejoin_stage(session, folder, stage, observer)
-    restore_state(session.engine, state, session.checksums)
-    _rewind(session, folder, start)
-    observer.say(f"continuing {folder.path} after step {start}")
-    return session, start, []
-
-
-def _begin_again(session: Session, folder: RunFolder, observer: Observer) -> tuple[Session, int, list[Baseline]]:
-    """Nothing of the networks was saved yet, at most of their baselines, which look after themselves."""
-    _rewind(session, folder, 0)
-    if session.world.main:  # images may have come since
-        folder.write_json(folder.split.name, folder.read_json(folder.split.name) | split_record(session.dataset))
-    if session.method.needs_baseline:
-        return session, 0, baselines_of(session, folder)
-    observer.say(f"nothing was saved yet: {folder.path} begins again")
-    return session, 0, []
-
-
-def _rewind(session: Session, folder: RunFolder, start: int) -> None:
-    """Clear away what was left of the steps after the one that the run goes on from."""
-    if session.world.main:
-        for place in (folder.path, folder.checkpoints):
-            remove_temporaries(place)
-        folder.rewind_metrics(start)
-        folder.write_config(session.config)
-    session.world.barrier()
 
 
 def _finish(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +19,7 @@ import torch
 import yaml
 
 from fewmask.config import Config
-from fewmask.errors import CheckpointError, ConfigError
+from fewmask.errors import CheckpointError, ConfigError, FewmaskError
 from fewmask.settings import read_section, read_settings_file
 from fewmask.training.checkpoint import list_checkpoints, step_of, write_atomically
 
@@ -44,6 +47,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def baselines(self) -> list[Path]:
+        """Those of the runs that it starts from which are finished."""
+        return sorted(path.parent for path in self.path.glob("baseline*/model.safetensors"))
+
+    @property
     def evaluation(self) -> Path:
         return self.path / "evaluation.json"
 
@@ -56,8 +64,40 @@ class RunFolder:
     def report(self) -> Path:
         return self.path / "report.html"
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder; no other process may train in it meanwhile. One that stayed empty is gone afterwards."""
+        new = not self.path.exists()
+        descriptor = self._opened()
+        try:
+            _lock(descriptor, self.path)
+            yield
+        finally:
+            os.close(descriptor)
+            if new:
+                with suppress(OSError):
+                    self.path.rmdir()
+
+    def _opened(self) -> int:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            return os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise ConfigError(
+                f"the run folder cannot be made: {error.strerror}", where=str(self.path), fix="another --out"
+            ) from None
+
+    @contextmanager
+    def given_back(self) -> Iterator[None]:
+        """If this fails nothing was trained: the folder may be taken by a run with other settings."""
+        try:
+            yield
+        except FewmaskError:
+            self.config.unlink(missing_ok=True)
+            raise
+
     def claim(self) -> None:
-        """Make the folder; an existing run, or what is left of one, is never overwritten."""
+        """An existing run, or what is left of one, is never overwritten."""
         if self.config.exists():
             raise ConfigError(
                 "the run folder already holds a run",
@@ -68,12 +108,6 @@ class RunFolder:
             raise ConfigError(
                 "the run folder holds parts of a run but no config.yaml", where=str(self.path), fix="another --out"
             )
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"the run folder cannot be made: {error.strerror}", where=str(self.path), fix="another --out"
-            ) from None
 
     def start(self, config: Config, split: Mapping[str, Any]) -> None:
         """Write what the run depends on."""
@@ -121,6 +155,18 @@ class RunFolder:
         """Forget the lines after `step`: the resumed run writes them again."""
         kept = "".join(_json_line(line) for line in self.read_metrics() if line["step"] <= step)
         write_atomically(self.metrics, lambda file: file.write(kept.encode()))
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """Until the descriptor is closed, which the end of a process does as well; not all network disks know locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(
+            "another process is training in this run folder", where=str(path), fix="wait for its end, or another --out"
+        ) from None
+    except OSError:
+        return
 
 
 def _json_line(values: Mapping[str, Any]) -> str:
