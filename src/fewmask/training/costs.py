@@ -38,9 +38,9 @@ class Costs:
     peak: int = 0
 
 
-def trial_steps(left: int, stepper: Stepper) -> int:
-    """How many of the steps that are left may be tried; 0 where too few of them would have the lasting pace."""
-    count = min(MOST_STEPS, left // SHARE)
+def trial_steps(left: int, stepper: Stepper, before: int = 0) -> int:
+    """How many of the steps that are left may be tried, where others come before; 0: too few for the lasting pace."""
+    count = min(MOST_STEPS, left, (before + left) // SHARE)
     return count if count >= stepper.settled_after + LEAST_TIMED else 0
 
 

@@ -31,9 +31,9 @@ def foresee(
     """
     if not session.config.training.forecast:
         return None
-    left = session.total_steps - start
-    count = trial_steps(left + sum(each.config.training.steps - each.start for each in baselines), session.stepper)
-    if not 0 < count <= left:
+    others = sum(each.config.training.steps - each.start for each in baselines)
+    count = trial_steps(session.total_steps - start, session.stepper, others)
+    if not count:
         return None
     costs = known or own_costs(session, start, count, observer)
     before = tuple(_baseline_costs(session, each, observer) for each in baselines)
