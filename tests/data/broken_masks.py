@@ -106,6 +106,29 @@ def mask_is_jpeg_named_png(root: Path) -> None:
     Image.fromarray(blocks() * 80).save(root / "masks/b.png", format="JPEG")
 
 
+def _write_binary(root: Path, classes: str) -> None:
+    (root / "classes.txt").write_text(classes)
+    for path in sorted(root.glob("**/masks/*.png")):
+        write_mask(path, (blocks() == 1).astype(np.uint8) * 255)
+
+
+@broken(
+    CASES,
+    "foreground-absent",
+    "masks",
+    ("value 7", "they hold 0 and 255; 255 was read as ignore"),
+    "--foreground 255",
+    foreground=7,
+)
+def foreground_mistyped(root: Path) -> None:
+    _write_binary(root, "background\nroad\n")
+
+
+@broken(CASES, "foreground-absent", "masks", ("value 300", "they hold 0 and 255"), "--foreground 255", foreground=300)
+def foreground_beyond_8_bits(root: Path) -> None:
+    _write_binary(root, "road\n")
+
+
 @broken(CASES, "class-absent", "masks", ("`car`", "labeled"), "label", level="warning")
 def class_absent(root: Path) -> None:
     for path in sorted((root / "masks").glob("*.png")):

@@ -189,6 +189,29 @@ def test_zero_and_255_are_accepted_once_the_user_decided(root: Path) -> None:
     assert codes(check_folder(root, DataSettings())) == []
 
 
+def test_a_foreground_that_few_labels_do_not_show_only_warns_if_val_or_test_show_it(root: Path) -> None:
+    (root / "classes.txt").write_text("road\n")
+    for path in sorted(root.glob("**/masks/*.png")):
+        write_mask(path, (blocks() == 1).astype(np.uint8) * (9 if "test" in path.parts else 0))
+    report = check_folder(root, DataSettings(foreground=9))
+    assert (report.trainable, codes(report)) == (True, [("single-class", "masks")])
+    (root / "test").rename(root / "elsewhere")
+    (error,) = check_folder(root, DataSettings(foreground=9)).errors
+    assert error.message.endswith("which --foreground names, occurs in no labeled mask: they hold 0")
+    assert error.fix.startswith("label images")
+
+
+def test_the_mistyped_foreground_comes_before_what_follows_from_it(root: Path) -> None:
+    """Training shows the first error: not that the true foreground is outside the classes."""
+    (root / "classes.txt").unlink()
+    for path in sorted(root.glob("**/masks/*.png")):
+        write_mask(path, blocks())
+    first, *others = check_folder(root, DataSettings(foreground=12)).errors
+    assert (first.code, {each.code for each in others}) == ("foreground-absent", {"label-outside-classes"})
+    assert "they hold 0, 1, 2 and 255; 255 was read as ignore" in first.message
+    assert first.fix == "--foreground with one of the values that occur, if that value means class 1"
+
+
 def test_paths_are_relative_to_the_folder_the_user_named(tmp_path: Path) -> None:
     inner = tmp_path / "VOCdevkit/VOC2012"
     for seed, name in enumerate("ab"):

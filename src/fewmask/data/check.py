@@ -12,7 +12,14 @@ from fewmask.config import DataSettings
 from fewmask.data.check_files import SampleFacts, examine
 from fewmask.data.check_pairs import pair_findings
 from fewmask.data.check_report import CODES, Finding, Level, Report, render
-from fewmask.data.check_sets import channel_findings, class_findings, duplicate_findings, most_common, split_findings
+from fewmask.data.check_sets import (
+    channel_findings,
+    class_findings,
+    duplicate_findings,
+    foreground_findings,
+    most_common,
+    split_findings,
+)
 from fewmask.data.check_strays import stray_findings
 from fewmask.data.check_unopened import check_unopened
 from fewmask.data.dataset import Dataset
@@ -34,32 +41,47 @@ def check_folder(root: Path, settings: DataSettings, seed: int = 0) -> Report:
         dataset = open_dataset(root, settings, seed)
     except DataError as error:
         return check_unopened(root, error, settings.max_pixels)
-    return check_dataset(dataset, root=root, max_pixels=settings.max_pixels, ignore_chosen=IGNORE in settings.ignore)
+    return check_dataset(
+        dataset,
+        root=root,
+        max_pixels=settings.max_pixels,
+        ignore_chosen=IGNORE in settings.ignore,
+        foreground=settings.foreground,
+    )
 
 
 def check_dataset(
-    dataset: Dataset, *, root: Path | None = None, max_pixels: int = MAX_PIXELS, ignore_chosen: bool = False
+    dataset: Dataset,
+    *,
+    root: Path | None = None,
+    max_pixels: int = MAX_PIXELS,
+    ignore_chosen: bool = False,
+    foreground: int | None = None,
 ) -> Report:
     """Decodes every file once and reports what is wrong.
 
     `root`, in which files must lie and to which paths are relative, is the folder the user named, where that is not the
-    data set's own; `ignore_chosen` says that the user wants mask value 255 to be ignored.
+    data set's own; `ignore_chosen` says that the user wants mask value 255 to be ignored, `foreground` which mask value
+    the user named as class 1.
     """
     root = root or dataset.root
     samples = [(split, sample) for split in SPLITS for sample in getattr(dataset, split)]
     facts = examine(root, samples, dataset.coding, max_pixels)
-    found = list(_findings(root, dataset, facts, ignore_chosen))
+    found = list(_findings(root, dataset, facts, ignore_chosen, foreground))
     return Report.of(found, summary(dataset, facts))
 
 
 def _findings(
-    root: Path, dataset: Dataset, facts: Sequence[SampleFacts], ignore_chosen: bool
+    root: Path, dataset: Dataset, facts: Sequence[SampleFacts], ignore_chosen: bool, foreground: int | None
 ) -> Iterator[tuple[Level, Finding]]:
     yield from split_findings(dataset)
+    mistyped = list(foreground_findings(root, dataset, facts, foreground))
+    yield from mistyped  # first, as training shows the first error, and others may follow from this one
     yield from chain.from_iterable(pair_findings(root, item, dataset.coding) for item in facts)
     yield from channel_findings(root, facts)
     yield from duplicate_findings(root, facts)
-    yield from class_findings(root, dataset, facts, ignore_chosen)
+    if not mistyped:
+        yield from class_findings(root, dataset, facts, ignore_chosen)
     if dataset.layout == "folder":  # elsewhere lists, not folders, say what belongs to the data set
         yield from stray_findings(root, list_folder(dataset.root))
 

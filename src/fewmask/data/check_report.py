@@ -21,6 +21,7 @@ CODES: dict[str, str] = {
     "jpeg-mask": "a mask is stored as a JPEG, which changes label values",
     "empty-mask": "a mask holds nothing but ignore",
     "binary-ambiguous": "all masks hold only 0 and 255 although more than two classes are declared",
+    "foreground-absent": "the value that --foreground names occurs in no labeled, val or test mask",
     "class-absent": "a declared class has no pixel in the labeled masks",
     "single-class": "only one class is declared, or only one occurs in the labeled masks",
     "unreadable": "a file cannot be decoded",

@@ -13,6 +13,8 @@ from fewmask.data.dataset import Dataset
 from fewmask.data.paths import relative
 from fewmask.types import IGNORE
 
+_SHOWN = 8  # mask values named in a message
+
 Findings = Iterator[tuple[Level, Finding]]
 
 
@@ -93,7 +95,7 @@ def class_findings(root: Path, dataset: Dataset, facts: Sequence[SampleFacts], i
             yield "error", Finding("no-labeled", folder, message, fix)
         return
     names = dataset.classes.names
-    values = frozenset[int]().union(*(mask.values for mask in masks))
+    values = _values(facts, "labeled")
     if dataset.coding.kind == "index" and values == {0, 255} and len(names) > 2 and not ignore_chosen:
         message = f"all labeled masks hold only 0 and 255, but {len(names)} classes are declared, so 255 means ignore"
         fix = "declare two classes and use --foreground 255, or say --ignore 255 if it is ignore"
@@ -109,9 +111,43 @@ def class_findings(root: Path, dataset: Dataset, facts: Sequence[SampleFacts], i
                 yield "warning", Finding("class-absent", folder, message, fix)
 
 
+def foreground_findings(root: Path, dataset: Dataset, facts: Sequence[SampleFacts], foreground: int | None) -> Findings:
+    """A value named as class 1 that the masks do not hold; few labels may not show it, so val and test count, too."""
+    masks = {split: _values(facts, split) for split in ("labeled", "val", "test")}
+    values = masks["labeled"]
+    if foreground is None or not values or any(foreground in each for each in masks.values()):
+        return
+    message = (
+        f"mask value {foreground}, which --foreground names, occurs in no labeled mask: they hold {_listed(values)}"
+    )
+    if IGNORE in values:
+        message += f"; {IGNORE} was read as ignore"
+    others = sorted(values - {0} - (dataset.coding.ignore - {IGNORE}))
+    fix = "label images that show class 1, or choose other labeled images"
+    if others:
+        fix = f"--foreground {others[0]}" if len(others) == 1 else "--foreground with one of the values that occur"
+        fix += ", if that value means class 1"
+    yield "error", Finding("foreground-absent", _common_folder(root, dataset), message, fix)
+
+
 def most_common(values: Sequence[int]) -> int:
     """The most frequent value, the first seen among equals; 0 of nothing."""
     return Counter(values).most_common(1)[0][0] if values else 0
+
+
+def _values(facts: Sequence[SampleFacts], split: str) -> frozenset[int]:
+    """The files' own numbers in the masks of a split."""
+    return frozenset[int]().union(
+        *(item.mask.values for item in facts if item.split == split and item.mask is not None)
+    )
+
+
+def _listed(values: frozenset[int]) -> str:
+    shown = [str(value) for value in sorted(values)[:_SHOWN]]
+    rest = len(values) - len(shown)
+    if rest:
+        return f"{', '.join(shown)} and {rest} more values"
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def _channel_text(channels: int) -> str:
