@@ -73,10 +73,22 @@ def gray_among_color(root: Path) -> None:
     write_image(root / "images/d.png", 903, channels=1)
 
 
-@broken(CASES, "wrong-channels", "val/images/p.png", ("3 channels", "training images have 1"), "gray")
-def color_in_val_of_a_gray_set(root: Path) -> None:
+def _turn_gray(root: Path) -> None:
     for seed, path in enumerate(sorted([*root.glob("**/images/*.png"), *root.glob("unlabeled/*.png")])):
         write_image(path, 910 + seed, channels=1)
+
+
+@broken(CASES, "wrong-channels", "test/images/s.png", ("3 channels", "network takes 1"), "gray")
+def color_in_test_of_a_gray_set(root: Path) -> None:
+    _turn_gray(root)
+    write_image(root / "test/images/s.png", 904)
+
+
+@broken(
+    CASES, "wrong-channels", "val/images/p.png", ("3 channels", "most have 1", "repeated"), "all gray", level="warning"
+)
+def color_in_val_of_a_gray_set(root: Path) -> None:
+    _turn_gray(root)
     write_image(root / "val/images/p.png", 904)
 
 
@@ -88,8 +100,7 @@ def image_in_print_colors(root: Path) -> None:
 
 @broken(CASES, "mixed-depth", "unlabeled/z.png", ("16-bit", "8-bit"), "depth", level="warning")
 def sixteen_bit_among_gray(root: Path) -> None:
-    for seed, path in enumerate(sorted([*root.glob("**/images/*.png"), *root.glob("unlabeled/*.png")])):
-        write_image(path, 910 + seed, channels=1)
+    _turn_gray(root)
     deep = np.random.default_rng(9).integers(0, 65536, (HEIGHT, WIDTH), dtype=np.uint16)
     Image.fromarray(deep).save(root / "unlabeled/z.png")
 

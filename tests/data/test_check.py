@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fewmask.config import DataSettings
+from fewmask.config import Config, DataSettings
 from fewmask.data.check import CODES, Finding, Report, check_dataset, check_folder, render
 from fewmask.data.dataset import Sample
 from fewmask.data.opening import open_dataset
+from fewmask.training.loading import load_stores
+from fewmask.training.observer import Observer
 from tests.data.broken import BROKEN
 from tests.data.healthy import Broken, blocks, healthy, write_image, write_mask
 
@@ -89,6 +91,16 @@ def test_summary_of_a_tiny_set_is_as_counted_by_hand(tmp_path: Path) -> None:
         {"name": "sea", "pixel_share": pytest.approx(1 / 38), "images": 1},
     ]
     assert any("no validation images" in note for note in summary["notes"])
+
+
+@pytest.mark.parametrize(("color", "channels"), [("images/a", 3), ("unlabeled/x", 3), ("val/images/p", 3), ("", 1)])
+def test_the_check_says_how_many_channels_training_takes(root: Path, color: str, channels: int) -> None:
+    for seed, path in enumerate(sorted([*root.glob("**/images/*.png"), *root.glob("unlabeled/*.png")])):
+        write_image(path, 910 + seed, channels=3 if path.match(f"{color or 'none'}.png") else 1)
+    report = check_folder(root, DataSettings())
+    stores = load_stores(Config(), open_dataset(root, DataSettings()), Observer())
+    assert (report.trainable, report.dataset["channels"], stores.labeled.channels) == (True, channels, channels)
+    assert f"the network takes {channels} channel" in render(report)
 
 
 def test_many_alike_findings_are_counted_not_listed(root: Path) -> None:

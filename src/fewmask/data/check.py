@@ -18,6 +18,7 @@ from fewmask.data.check_sets import (
     duplicate_findings,
     foreground_findings,
     most_common,
+    network_channels,
     split_findings,
 )
 from fewmask.data.check_strays import stray_findings
@@ -98,7 +99,7 @@ def summary(dataset: Dataset, facts: Sequence[SampleFacts]) -> dict[str, Any]:
         }
         if images
         else {},
-        "channels": most_common([image.channels for image in images]),
+        "channels": network_channels(facts),
         "depth": most_common([image.depth for image in images]),
         "classes": _class_shares(dataset, facts),
         "notes": list(dataset.notes),

@@ -137,7 +137,9 @@ def _dataset_lines(dataset: dict[str, Any]) -> list[str]:
         height, width = size["height"], size["width"]
         low, middle, high = (f"{width[key]}x{height[key]}" for key in ("min", "median", "max"))
         lines.append(f"width x height: smallest {low}, median {middle}, largest {high}")
-        lines.append(f"{_count(dataset['channels'], 'channel')}, {dataset['depth']}-bit")
+        lines.append(
+            f"the network takes {_count(dataset['channels'], 'channel')}; most images are {dataset['depth']}-bit"
+        )
     for entry in dataset["classes"]:
         share, count = entry["pixel_share"], _count(entry["images"], "labeled image")
         lines.append(f"  {entry['name']}: {100 * share:.2f} % of the labeled pixels, in {count}")

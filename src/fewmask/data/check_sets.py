@@ -38,16 +38,13 @@ def channel_findings(root: Path, facts: Sequence[SampleFacts]) -> Findings:
     images = [(item, item.image) for item in facts if item.image is not None]
     channels = most_common([image.channels for _, image in images])
     depth = most_common([image.depth for _, image in images])
-    training = [image.channels for item, image in images if item.split in ("labeled", "unlabeled")]
-    largest = max(training or [image.channels for _, image in images], default=0)
+    taken = network_channels(facts)
     for item, image in images:
         path = relative(root, item.sample.image)
-        if image.channels > largest:
-            message = f"the image has {_channel_text(image.channels)}, the training images have {channels}"
-            yield (
-                "error",
-                Finding("wrong-channels", path, message, "convert the image to gray, like the training images"),
-            )
+        if image.channels > taken:
+            message = f"the image has {_channel_text(image.channels)}, the network takes {taken}"
+            fix = "convert the image to gray, like all images outside test/"
+            yield "error", Finding("wrong-channels", path, message, fix)
         elif image.channels != channels:
             message = f"the image has {_channel_text(image.channels)}, most have {channels}; gray is repeated as RGB"
             fix = "convert the images to the same number of channels, all gray or all RGB, unless that is meant"
@@ -56,6 +53,13 @@ def channel_findings(root: Path, facts: Sequence[SampleFacts]) -> Findings:
             message = f"the image is {image.depth}-bit, most are {depth}-bit; each is scaled by its own largest value"
             fix = "convert the images to one bit depth, unless both fill their range"
             yield "warning", Finding("mixed-depth", path, message, fix)
+
+
+def network_channels(facts: Sequence[SampleFacts]) -> int:
+    """What the network will take: 1 if all images that training reads are gray, else 3; test images have no say."""
+    images = [(item.split, item.image.channels) for item in facts if item.image is not None]
+    read = [channels for split, channels in images if split != "test"]
+    return max(read or [channels for _, channels in images], default=0)
 
 
 def duplicate_findings(root: Path, facts: Sequence[SampleFacts]) -> Findings:
