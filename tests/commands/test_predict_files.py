@@ -180,5 +180,11 @@ def test_the_pixel_limit_can_be_set(fewmask: Fewmask, tmp_path: Path, recwarn: p
     words = ("predict", tmp_path / "model", tmp_path / "a.png", "--out", tmp_path / "masks", "--max-pixels")
     result = fewmask(*words, 1000)
     assert (result.code, "40x40 = 1,600 pixels, more than the limit of 1,000" in result.err) == (1, True)
+    assert "(up to 1,000 pixels; if the file can be trusted, a larger --max-pixels)" in result.err
+    assert "data.max_pixels" not in result.err
     assert fewmask(*words, 1600).code == 0
+    for nothing in (0, -5):
+        result = fewmask(*words, nothing)
+        what = f"error: a limit of {nothing} pixels lets no image in\n  where: --max-pixels\n  valid: 1 or more\n"
+        assert (result.code, result.err) == (2, what)
     assert not [each for each in recwarn if issubclass(each.category, Image.DecompressionBombWarning)]

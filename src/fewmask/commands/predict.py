@@ -15,6 +15,7 @@ from torch import Tensor
 from fewmask.commands.image_files import Job, find_images, require_own
 from fewmask.config import Config, EvaluationSettings
 from fewmask.console import ConsoleObserver
+from fewmask.data.problem import DataProblem
 from fewmask.data.reading import read_image
 from fewmask.data.store import resize_image
 from fewmask.errors import ConfigError, DataError
@@ -52,7 +53,7 @@ class Segmenter:
     device: torch.device
 
     def read(self, job: Job) -> Photo:
-        array = read_image(job.source, max_pixels=self.max_pixels)
+        array = _opened(job.source, self.max_pixels)
         size = (array.shape[0], array.shape[1])
         if self.card.resize is not None:
             array = resize_image(array, self.card.resize)
@@ -146,6 +147,8 @@ def load_segmenter(
     folder: RunFolder, network: str | None, *, tile: int | None, max_pixels: int | None, device: str | None
 ) -> Segmenter:
     """The model that ships, or the named network; the run's own settings where its config.yaml is there."""
+    if max_pixels is not None and max_pixels < 1:
+        raise ConfigError(f"a limit of {max_pixels} pixels lets no image in", where="--max-pixels", fix="1 or more")
     config = folder.read_config() if folder.config.is_file() else Config()
     settings, target = tiled_settings(config.evaluation, tile), choose_device(device)
     set_tf32(config.training.tf32)
@@ -156,7 +159,19 @@ def load_segmenter(
         one, card = load_network(folder, network)
         chosen = [one]
     predictors = [autocast_logits(each, target, config.training.precision) for each in chosen]
-    return Segmenter(predictors, card, settings, max_pixels or config.data.max_pixels, target)
+    limit = config.data.max_pixels if max_pixels is None else max_pixels
+    return Segmenter(predictors, card, settings, limit, target)
+
+
+def _opened(path: Path, max_pixels: int) -> np.ndarray:
+    """The image; the error of one that is too large names the option of this command, not the setting of training."""
+    try:
+        return read_image(path, max_pixels=max_pixels)
+    except DataProblem as problem:
+        if problem.code != "too-large":
+            raise
+        fix = f"up to {max_pixels:,} pixels; if the file can be trusted, a larger --max-pixels"
+        raise DataProblem(problem.code, problem.what, where=path, fix=fix) from None
 
 
 def model_input(image: np.ndarray, channels: int, where: Path) -> Tensor:
