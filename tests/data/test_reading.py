@@ -254,6 +254,26 @@ def test_unsupported_channels_are_named(tmp_path: Path) -> None:
         read_image(tmp_path / "float.tif")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "words"),
+    [
+        ("<i2", "signed 16-bit integers"),
+        (">i2", "signed 16-bit integers"),
+        ("<i4", "32-bit integers"),
+        ("<f4", "32-bit floats"),
+    ],
+)
+def test_numbers_that_have_to_be_rescaled_are_named_and_what_to_do(tmp_path: Path, dtype: str, words: str) -> None:
+    """As CT images are stored; the words serve training and prediction alike."""
+    tifffile = pytest.importorskip("tifffile")
+    array = np.linspace(-1000, 3000, 20).reshape(4, 5).astype(dtype)
+    tifffile.imwrite(tmp_path / "ct.tif", array, byteorder=dtype[0])
+    with pytest.raises(DataProblem) as caught:
+        read_image(tmp_path / "ct.tif")
+    assert caught.value.what == f"the image holds {words}, which cannot be used"
+    assert caught.value.fix.startswith("unsigned 16 bits: shift and scale the values of all images alike")
+
+
 def test_five_bands_are_counted(tmp_path: Path) -> None:
     tifffile = pytest.importorskip("tifffile")
     tifffile.imwrite(tmp_path / "bands.tif", noise(5, 8, 8), photometric="minisblack", planarconfig="separate")

@@ -73,7 +73,7 @@ def _pixels(image: Image.Image, header: Header, path: Path, max_pixels: int) -> 
     if image.mode.startswith("I;16"):
         return oriented(np.asarray(image).astype(np.uint16), turn)
     if image.mode not in _GRAY + _COLOR:
-        raise _unsupported(image.mode, path)
+        raise _unsupported(image.mode, header.bits, path)
     return oriented(np.asarray(image.convert("L" if image.mode in _GRAY else "RGB")), turn)
 
 
@@ -98,7 +98,12 @@ def _tiff_color(path: Path) -> np.ndarray:
     return np.asarray(array[:, :, :3], dtype=np.uint16)
 
 
-def _unsupported(mode: str, path: Path) -> DataProblem:
-    kinds = {"CMYK": "CMYK color (4 channels)", "I": "32-bit integers", "F": "32-bit floats", "LAB": "LAB color"}
-    what = f"the image holds {kinds.get(mode, mode)}, which cannot be trained on"
-    return DataProblem("wrong-channels", what, where=path, fix="gray or RGB, with or without alpha, 8 or 16 bits")
+def _unsupported(mode: str, bits: int, path: Path) -> DataProblem:
+    signed = "signed 16-bit integers" if bits == 16 else "32-bit integers"  # Pillow's mode I is either
+    kinds = {"CMYK": "CMYK color (4 channels)", "I": signed, "F": "32-bit floats", "LAB": "LAB color"}
+    fix = "gray or RGB, with or without alpha, 8 or 16 bits"
+    if mode in ("I", "F"):
+        fix = "unsigned 16 bits: shift and scale the values of all images alike, so that their range becomes 0 to 65535"
+    return DataProblem(
+        "wrong-channels", f"the image holds {kinds.get(mode, mode)}, which cannot be used", where=path, fix=fix
+    )
