@@ -98,11 +98,24 @@ def image_in_print_colors(root: Path) -> None:
     (root / "unlabeled/y.png").unlink()
 
 
+def _write_deep(root: Path, largest: int) -> None:
+    random = np.random.default_rng(8)
+    for path in sorted([*root.glob("**/images/*.png"), *root.glob("unlabeled/*.png")]):
+        deep = random.integers(0, largest, (HEIGHT, WIDTH), dtype=np.uint16, endpoint=True)
+        deep[0, 0] = largest
+        Image.fromarray(deep).save(path)
+
+
 @broken(CASES, "mixed-depth", "unlabeled/z.png", ("16-bit", "8-bit"), "depth", level="warning")
 def sixteen_bit_among_gray(root: Path) -> None:
     _turn_gray(root)
     deep = np.random.default_rng(9).integers(0, 65536, (HEIGHT, WIDTH), dtype=np.uint16)
     Image.fromarray(deep).save(root / "unlabeled/z.png")
+
+
+@broken(CASES, "narrow-range", "", ("is 4095 of 65535", "almost black"), "by one number, at most 16", level="warning")
+def twelve_bits_in_sixteen(root: Path) -> None:
+    _write_deep(root, 4095)
 
 
 # Duplicates

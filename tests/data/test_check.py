@@ -103,6 +103,16 @@ def test_the_check_says_how_many_channels_training_takes(root: Path, color: str,
     assert f"the network takes {channels} channel" in render(report)
 
 
+def test_sixteen_bit_images_that_fill_an_eighth_of_their_range_give_no_finding(root: Path) -> None:
+    for seed, path in enumerate(sorted([*root.glob("**/images/*.png"), *root.glob("unlabeled/*.png")])):
+        deep = np.random.default_rng(seed).integers(0, 4096, blocks().shape, dtype=np.uint16)
+        Image.fromarray(deep).save(path)
+    assert codes(check_folder(root, DataSettings())) == [("narrow-range", "")]
+    deep[3, 4] = 8192
+    Image.fromarray(deep).save(path)
+    assert codes(check_folder(root, DataSettings())) == []
+
+
 def test_many_alike_findings_are_counted_not_listed(root: Path) -> None:
     for seed in range(23):
         write_image(root / f"images/more_{seed:02}.png", 1000 + seed)

@@ -19,6 +19,7 @@ from fewmask.data.check_sets import (
     foreground_findings,
     most_common,
     network_channels,
+    range_findings,
     split_findings,
 )
 from fewmask.data.check_strays import stray_findings
@@ -80,6 +81,7 @@ def _findings(
     yield from mistyped  # first, as training shows the first error, and others may follow from this one
     yield from chain.from_iterable(pair_findings(root, item, dataset.coding) for item in facts)
     yield from channel_findings(root, facts)
+    yield from range_findings(facts)
     yield from duplicate_findings(root, facts)
     if not mistyped:
         yield from class_findings(root, dataset, facts, ignore_chosen)

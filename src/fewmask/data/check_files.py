@@ -26,6 +26,7 @@ class ImageFacts:
     header: Header
     channels: int
     depth: int  # bits per channel
+    largest: int  # value, of 16-bit images; those of 8 bits are not searched for it
     digest: bytes | None  # of the pixels; none for a blank image, which may resemble another without being its copy
 
 
@@ -78,7 +79,8 @@ def _image_facts(root: Path, path: Path, max_pixels: int) -> ImageFacts:
     digest = hashlib.blake2b(repr((pixels.shape, pixels.dtype.str)).encode(), digest_size=16)
     digest.update(pixels.data)
     blank = bool((pixels == pixels[:1, :1]).all())
-    return ImageFacts(header, pixels.shape[2], 8 * pixels.itemsize, None if blank else digest.digest())
+    largest = int(pixels.max()) if pixels.itemsize == 2 else 255
+    return ImageFacts(header, pixels.shape[2], 8 * pixels.itemsize, largest, None if blank else digest.digest())
 
 
 def _mask_facts(root: Path, sample: Sample, coding: MaskCoding, max_pixels: int) -> MaskValues | None:

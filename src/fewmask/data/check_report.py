@@ -31,6 +31,7 @@ CODES: dict[str, str] = {
     "wrong-format": "a file is not PNG, JPEG, TIFF, BMP or WebP",
     "wrong-channels": "an image or mask has channels that cannot be used, or another number of them than most images",
     "mixed-depth": "an image has another bit depth than most",
+    "narrow-range": "the 16-bit images fill less than an eighth of their range, as 12-bit data do",
     "duplicate-image": "two images have the same pixels, within or across the splits",
     "name-clash": "two images of one split share a name",
     "bad-name": "an image's name is not text in UTF-8",

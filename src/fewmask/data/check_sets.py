@@ -13,6 +13,8 @@ from fewmask.data.dataset import Dataset
 from fewmask.data.paths import relative
 from fewmask.types import IGNORE
 
+_LARGEST = 65535  # value in 16 bits
+_NARROW = 8  # images whose largest value lies below such a part of the range
 _SHOWN = 8  # mask values named in a message
 
 Findings = Iterator[tuple[Level, Finding]]
@@ -53,6 +55,17 @@ def channel_findings(root: Path, facts: Sequence[SampleFacts]) -> Findings:
             message = f"the image is {image.depth}-bit, most are {depth}-bit; each is scaled by its own largest value"
             fix = "convert the images to one bit depth, unless both fill their range"
             yield "warning", Finding("mixed-depth", path, message, fix)
+
+
+def range_findings(facts: Sequence[SampleFacts]) -> Findings:
+    """16-bit images that use little of their range: they are divided by 65535, whatever the camera's depth."""
+    largest = max(
+        (item.image.largest for item in facts if item.image is not None and item.image.depth == 16), default=0
+    )
+    if 0 < largest < (_LARGEST + 1) // _NARROW:
+        message = f"the largest value in the 16-bit images is {largest} of {_LARGEST}, so they are almost black"
+        fix = f"multiply all values, also in images to predict on later, by one number, at most {_LARGEST // largest}"
+        yield "warning", Finding("narrow-range", "", message, fix)
 
 
 def network_channels(facts: Sequence[SampleFacts]) -> int:
