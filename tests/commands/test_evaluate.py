@@ -176,6 +176,40 @@ def test_hidden_masks_of_which_none_fits_cannot_be_scored(fewmask: Fewmask, tmp_
     assert fewmask("evaluate", run).code == 0  # what was hidden does not decide about the classes here either
 
 
+def test_data_that_have_moved_are_asked_for_and_found_again(fewmask: Fewmask, own: Path, scenes: Path) -> None:
+    before, gone = (own / "evaluation.json").read_bytes(), str(own / "gone")
+    config = yaml.safe_load((own / "config.yaml").read_text())
+    config["data"]["root"] = gone
+    (own / "config.yaml").write_text(yaml.safe_dump(config))
+    command = f"fewmask evaluate '{own}' --data NEW"
+    result = fewmask("evaluate", own)
+    assert (result.code, result.err) == (
+        2,
+        "error: the run's data are not there: there is no such folder\n"
+        f"  where: {gone}\n  valid: {command}, if they have moved\n",
+    )
+    Path(gone).mkdir()  # as where a disk is mounted that is not there now
+    result = fewmask("evaluate", own)
+    assert (result.code, result.err.splitlines()[-1]) == (2, f"  valid: {command}, if they have moved")
+    assert fewmask("evaluate", own, "--data", scenes).code == 0
+    assert (own / "evaluation_scenes_val.json").read_bytes() == before
+
+
+def test_moved_data_of_which_part_was_held_out_are_not_drawn_from_anew(fewmask: Fewmask, tmp_path: Path) -> None:
+    """With --data the draw would be among all labeled images, some of which were trained on."""
+    data, run, new = write_folder(tmp_path / "data", labeled=6), tmp_path / "run", tmp_path / "new"
+    assert fewmask("train", data, "--out", run, "--labels", "4", "data.holdout=0.5", *TINY).code == 0
+    before = (run / "evaluation.json").read_bytes()
+    data.rename(new)
+    fix = f"  valid: their new place as data.root in {run / 'config.yaml'}; with --data other images would be held out"
+    assert fewmask("evaluate", run).err.splitlines()[-1] == fix
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["root"] = str(new)
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert fewmask("evaluate", run).code == 0
+    assert (run / "evaluation.json").read_bytes() == before
+
+
 def test_what_cannot_be_scored(fewmask: Fewmask, own: Path, scenes: Path, tmp_path: Path) -> None:
     result = fewmask("evaluate", own, "--split", "train")
     assert (result.code, result.err) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ def run_evaluate(run: Path, *, data: Path | None, split: str, as_json: bool, dev
     folder = RunFolder(run)
     config, card = folder.read_config(), load_card(run)
     root = Path(data or config.data.root or ".")
-    dataset = _opened(folder, config, root, split, other=data is not None)
+    dataset = _opened(folder, config, root, split) if data is None else _read(folder, config, root, split, other=True)
     _require_scorable(dataset, split, card)
     with ConsoleObserver() as observer:
         truth = _load(config, dataset, split, card, observer)
@@ -54,7 +55,20 @@ def run_evaluate(run: Path, *, data: Path | None, split: str, as_json: bool, dev
     return 0
 
 
-def _opened(folder: RunFolder, config: Config, root: Path, split: str, *, other: bool) -> Dataset:
+def _opened(folder: RunFolder, config: Config, root: Path, split: str) -> Dataset:
+    """The run's own data; where their folder is gone, its layout is not what the user has to be told about."""
+    try:
+        return _read(folder, config, root, split, other=False)
+    except DataProblem as problem:
+        if problem.code != "unknown-layout":
+            raise
+        fix = f"fewmask evaluate {shlex.quote(str(folder.path))} --data NEW, if they have moved"
+        if config.data.holdout and (config.data.labels or config.data.split):  # the draw is among the chosen labels
+            fix = f"their new place as data.root in {folder.config}; with --data other images would be held out"
+        raise DataError(f"the run's data are not there: {problem.what}", where=str(root), fix=fix) from None
+
+
+def _read(folder: RunFolder, config: Config, root: Path, split: str, *, other: bool) -> Dataset:
     """The data as the run read them; which images were labeled says nothing about another folder.
 
     On the run's own data the choice matters where images were left unlabeled, and where validation images are held out
