@@ -56,7 +56,7 @@ def initialize_from(method: Method, run: Path, names: Sequence[str]) -> str:
             raise CheckpointError(
                 f"the run's network is another one: less than half of its tensors fit {name}",
                 where=str(run),
-                fix=f"network.backbone={card.network.backbone} network.head={card.network.head}",
+                fix=" ".join(f"network.{key}={getattr(card.network, key)}" for key in ("backbone", "head", "width")),
             )
         networks[name].load_state_dict(fitting, strict=False)
     fresh = f"; fresh start for {', '.join(kept)}" if kept else ""
