@@ -26,6 +26,14 @@ def merge_all(layers: Iterable[Values]) -> dict[str, Any]:
     return functools.reduce(merge, layers, {})
 
 
+def flat(values: Values, prefix: str = "") -> dict[str, Any]:
+    """Full keys, such as `training.steps`, and what each is."""
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        result |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return result
+
+
 def layered(*layers: Values) -> dict[str, Any]:
     """Later layers win, without what earlier ones set for another optimizer than is used in the end.
 

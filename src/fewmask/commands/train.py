@@ -12,14 +12,17 @@ from typing import Any
 from fewmask.config import Config, OptimizerSettings
 from fewmask.console import ConsoleObserver
 from fewmask.errors import ConfigError
-from fewmask.layers import layered, left_out
+from fewmask.layers import flat, layered, left_out
 from fewmask.methods.table import method_class, read_method_settings
 from fewmask.report.tables import scores_table
 from fewmask.settings import DEFAULT_PRESET, read_settings_file, require_preset, resolve, word_layer, written
 from fewmask.settings import preset as read_preset
+from fewmask.training.learners import check_learners
 from fewmask.training.run import Outcome, run_training
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.signals import Interrupted
+
+_OF_A_METHOD = ("settings.", "baseline.", "learners.")
 
 
 def run_train(
@@ -38,13 +41,15 @@ def run_train(
     if out is None:
         raise ConfigError("no run folder given", where="--out", fix="fewmask train DATA --out RUN")
     asked, resume = resume, resume and _has_run(out, data)
-    layers = _layers(data, out, preset, config_file, flags, words, resume)
+    spoken = _layers(data, out, preset, config_file, flags, words, resume)
+    method = resolve(*spoken).method
+    layers = [_for_method(layer, method) for layer in spoken]
     config = _from_anywhere(resolve(*layers))
     _require_possible(config, out, resume)
     with ConsoleObserver() as observer:
         if asked and not resume:
             observer.say(f"there is no run in {out} yet, so one starts")
-        for line in _of_another_optimizer(layers):
+        for line in (*_of_another_method(spoken, method), *_of_another_optimizer(layers)):
             observer.say(line)
         try:
             outcome = run_training(
@@ -88,8 +93,32 @@ def _layers(
     chosen = [word for word in words if word.startswith("method=")]
     method = resolve(before, named, file, flags, words=chosen).method
     keys = method_class(method).Settings.model_fields.keys()
-    named = _for_method(named, method) if named else {}
-    return before, named, file, root, flags, word_layer(words, keys)
+    if resume:
+        _require_same_method(before["method"], method)
+    return before, _for_method(named, method), file, root, flags, word_layer(words, keys)
+
+
+def _require_same_method(before: str, method: str) -> None:
+    """First of all: to another method, the run's own settings would be unknown ones."""
+    if method != before:
+        fix = "the settings in the run's config.yaml, or a new --out with --init"
+        raise ConfigError("a resumed run cannot change method", where="--resume", fix=fix)
+
+
+def _of_another_method(spoken: Sequence[dict[str, Any]], method: str) -> Iterator[str]:
+    """What a file for another method than is used has that is not taken, and what becomes the run's own."""
+    for layer in (each for each in spoken if each.get("method", method) != method):
+        usual = method_class(layer["method"]).Settings().complete()  # a run's config.yaml has all of them
+        before, after = flat(layer), flat(_for_method(layer, method))
+        gone = {key: value for key, value in before.items() if key not in after and key.startswith(_OF_A_METHOD)}
+        moved = [key for key in gone if key.removeprefix("baseline.") in after]
+        left = [key for key in gone if key not in moved and gone[key] != usual.get(key.removeprefix("settings."))]
+        if left:
+            words = ", ".join(f"{key}={written(gone[key])}" for key in left)
+            yield f"not taken, as it belongs to the method {layer['method']}: {words}"
+        if moved:
+            words = ", ".join(f"{key.removeprefix('baseline.')}={written(gone[key])}" for key in moved)
+            yield f"taken from the baseline of {layer['method']}, for the run itself: {words}"
 
 
 def _of_another_optimizer(layers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -109,21 +138,23 @@ def _file_settings(path: Path) -> dict[str, Any]:
     return values
 
 
-def _for_method(preset: dict[str, Any], method: str) -> dict[str, Any]:
-    """A preset for another method than its own: without what is that one's, and as its baseline where none is needed.
+def _for_method(values: dict[str, Any], method: str) -> dict[str, Any]:
+    """A preset or a file for another method: without what is that one's, and as its baseline where none is needed.
 
-    So `--preset camvid --method supervised` is the twin of what `--preset camvid` starts from.
+    So `--preset camvid --method supervised` is the twin of what `--preset camvid` starts from. What names no method
+    is for whichever is used.
     """
-    if preset["method"] == method:
-        return preset
-    kind = method_class(method)
-    learners = {name: own for name, own in preset.get("learners", {}).items() if name in kind.learners}
-    preset = preset | {"learners": learners}
+    if values.get("method", method) == method:
+        return values
+    check_learners(resolve(values))  # what is wrong for its own method must not get lost here
+    kind, values = method_class(method), values | {"method": method}
+    learners = {name: own for name, own in values.get("learners", {}).items() if name in kind.learners}
     if kind.needs_baseline:
-        return preset | {"settings": {}}
-    baseline = preset.get("baseline", {})
+        return values | {"settings": {}, "learners": learners}
+    learners = {name: {key: own[key] for key in own if key != "baseline"} for name, own in learners.items()}
+    baseline = values.get("baseline", {})
     own = baseline.get("settings", {}) if method == "supervised" else {}
-    return layered(preset, baseline) | {"settings": own, "baseline": {}}
+    return layered(values, baseline) | {"settings": own, "baseline": {}, "learners": learners}
 
 
 def _from_anywhere(config: Config) -> Config:
