@@ -34,6 +34,9 @@ fewmask train DATA --out runs/second --config runs/first/config.yaml seed=1
 - Two sizes are height x width: `256x320`. Lists are written with commas: `views.scale=0.5,1.5`.
 - The section may be left out where only one section has the key: `steps=2000`. A key that no section has belongs to the
   method: `threshold=0.9`.{clash}
+- A line of a file may be spelled like a word: `training.steps: 4` and `steps: 4` are `training: {{steps: 4}}`, and
+  `crop: 64x64`, `scale: 0.5,1.5`, `lr: 1e-4` and `crop: none` mean what they mean there. A key without a section must
+  be clear whatever the method is, and what a file says twice, in any spelling, is an error.
 - An unknown key is an error that names the closest known ones. `config.yaml` in the run folder holds all settings of a
   run, resolved.
 - Further down, *none* means that the setting is not set.

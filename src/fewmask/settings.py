@@ -19,6 +19,9 @@ from fewmask.errors import ConfigError
 from fewmask.layers import layered, merge_all
 
 SectionType = TypeVar("SectionType", bound=Section)
+_EXPONENT = r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"  # YAML 1.1 reads 1e-4 as a word
+_NUMBER = r"[-+]?[\d.]+([eE][-+]?\d+)?"
+_SPELLED = rf"\d+x\d+|{_EXPONENT}|{_NUMBER}(,\s*{_NUMBER})+"  # values of words that YAML alone leaves as text
 DEFAULT_PRESET = "general"  # of `fewmask train` without a preset or a file
 
 
@@ -58,6 +61,46 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         why = "it is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise ConfigError(f"the settings file cannot be read: {why}", where=str(path), fix="a YAML file") from error
     return _mapping(text, str(path))
+
+
+def spelled_out(values: Mapping[Any, Any], method_keys: Collection[str], where: str) -> dict[str, Any]:
+    """A settings file in full: its lines may be spelled as words, `training.steps: 4`, `steps: 4`, `crop: 64x64`.
+
+    What is said twice, in any spelling, is an error, since nobody could tell which one counts.
+    """
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        section = isinstance(value, Mapping) and "." not in str(key)
+        full = str(key) if section else _full_key(str(key), method_keys, where)
+        _put(result, full.split("."), value, "", where)
+    return result
+
+
+def _put(result: dict[str, Any], path: list[str], value: Any, prefix: str, where: str) -> None:
+    """Into the mapping, with keys and values as words have them."""
+    first, *rest = path
+    full = f"{prefix}{first}"
+    inner = {".".join(rest): value} if rest else value
+    if not isinstance(inner, Mapping):
+        if first in result:
+            raise ConfigError(f"{full} is set twice", where=where, fix="one of them")
+        result[first] = _as_word_value(full, inner)
+        return
+    if not isinstance(result.setdefault(first, {}), dict):
+        raise ConfigError(f"{full} is set twice", where=where, fix="one of them")
+    for key, each in inner.items():
+        _put(result[first], str(key).split("."), each, f"{full}.", where)
+
+
+def _as_word_value(full: str, value: Any) -> Any:
+    """What the same text would be on the command line, where YAML made a string of it."""
+    if not isinstance(value, str):
+        return value
+    if value == "none" and _may_be_none(full):
+        return None
+    field = _known_field(full)
+    text = field is not None and str in (field.annotation, *get_args(field.annotation))
+    return _value(value) if not text and re.fullmatch(_SPELLED, value) else value
 
 
 def resolve(
@@ -120,22 +163,27 @@ def all_keys(section: type[Section] = Config, prefix: str = "") -> list[str]:
     return keys
 
 
-def _full_key(key: str, method_keys: Collection[str] = ()) -> str:
+def _full_key(key: str, method_keys: Collection[str] = (), where: str = "command line") -> str:
     if "." in key or key in Config.model_fields:
         return key
     matches = [full for full in all_keys() if full.rpartition(".")[2] == key and "." in full]
     matches += [f"settings.{key}"] if key in method_keys else []
     if len(matches) > 1:
-        raise ConfigError(f"the setting {key!r} could mean several", where="command line", fix=" or ".join(matches))
+        raise ConfigError(f"the setting {key!r} could mean several", where=where, fix=" or ".join(matches))
     return matches[0] if matches else f"settings.{key}"
 
 
 def _may_be_none(key: str) -> bool:
+    field = _known_field(key)
+    return field is not None and type(None) in get_args(field.annotation)
+
+
+def _known_field(key: str) -> FieldInfo | None:
+    """Of a full key; none of a method's own settings, which only the method knows."""
     key = re.sub(r"^(learners\.[^.]+\.)?(baseline\.)?", "", key)  # those of a learner or a baseline are the run's
     section, _, name = key.rpartition(".")
-    owner = Config.model_fields[section].annotation if section in Config.model_fields else Config
-    field = owner.model_fields.get(name) if isinstance(owner, type) and issubclass(owner, Section) else None
-    return field is not None and type(None) in get_args(field.annotation)
+    owner = Config.model_fields[section].annotation if section in Config.model_fields else None if section else Config
+    return owner.model_fields.get(name) if isinstance(owner, type) and issubclass(owner, Section) else None
 
 
 def _value(text: str) -> Any:
@@ -144,8 +192,8 @@ def _value(text: str) -> Any:
     value = _yaml(text, "command line", "key=value, e.g. views.scale=0.5,1.5") if text.strip() else ""
     if isinstance(value, str) and "," in value:
         return [_value(part) for part in value.split(",")]
-    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value):
-        return float(value)  # YAML 1.1 reads 1e-4 as a word
+    if isinstance(value, str) and re.fullmatch(_EXPONENT, value):
+        return float(value)
     return value
 
 

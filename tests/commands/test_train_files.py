@@ -1,8 +1,9 @@
-"""`fewmask train --config FILE`: a file for another method."""
+"""`fewmask train --config FILE`: a file that is spelled like words, and one for another method."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import yaml
@@ -88,8 +89,76 @@ def test_what_is_wrong_in_a_file_is_said_for_another_method_as_well(
         ("baseline: {seed: 4}", "a baseline cannot have a 'seed' of its own"),
         ("baseline: {trainin: {steps: 3}}", "unknown setting 'trainin'"),
         ("learners: {student_3: {}}", "the method rml has no learner 'student_3'"),
+        ("thresold: 0.5", "unknown setting 'thresold'"),
     ):
         rml_file.write_text(f"method: rml\n{added}\n")
         result = fewmask(*words)
         assert result.code == 2
         assert result.err.startswith(f"error: {what}")
+
+
+SPELLINGS = {
+    "sections": """
+        training: {steps: 1, batch: 2, unlabeled_batch: null}
+        views: {crop: [32, 48], scale: [0.5, 1.5]}
+        optimizer: {lr: 0.0001, betas: [0.5, 0.9]}
+        network: {backbone: test_resnet, width: 16, options: {zero_init_last: false}}
+        settings: {threshold: 0.001, decay_horizon: 0.2}
+        learners: {student_1: {optimizer: {lr: 0.001}}}
+        data: {labels: 1/2}
+        """,
+    "words": """
+        steps: 1
+        training.batch: 2
+        training.unlabeled_batch: none
+        crop: 32x48
+        views.scale: 0.5, 1.5
+        lr: 1e-4
+        optimizer: {betas: "5e-1,0.9"}
+        network.backbone: test_resnet
+        network: {width: 16, options.zero_init_last: false}
+        threshold: 1e-3
+        settings.decay_horizon: 2e-1
+        learners.student_1: {optimizer.lr: 1e-3}
+        labels: 1/2
+        """,
+}
+
+
+def test_a_file_accepts_what_words_accept(fewmask: Fewmask, scenes: Path, tmp_path: Path) -> None:
+    configs = []
+    for name, text in SPELLINGS.items():
+        file, out = tmp_path / f"{name}.yaml", tmp_path / name
+        file.write_text(dedent(text))
+        result = fewmask("train", scenes, "--out", out, "--config", file, "--method", "mean_teacher")
+        assert result.code == 0, result.err
+        configs.append(read_config(out))
+    assert configs[0] == configs[1]
+    assert (configs[0]["views"]["crop"], configs[0]["optimizer"]["betas"]) == ([32, 48], [0.5, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("training: {steps: 4}\ntraining.steps: 5", ("training.steps is set twice", "FILE", "one of them")),
+        ("training.steps: 5\nsteps: 5", ("training.steps is set twice", "FILE", "one of them")),
+        ("training.steps: 5\ntraining:", ("training is set twice", "FILE", "one of them")),
+        ("training: 5\ntraining.steps: 5", ("training is set twice", "FILE", "one of them")),
+        ("batch: 4", ("'batch' could mean several", "FILE", "training.batch or evaluation.batch")),
+        ("momentum: 0.9", ("'momentum' could mean several", "FILE", "optimizer.momentum or settings.momentum")),
+        ("stepz: 4", ("unknown setting 'stepz'", "did you mean training.steps or")),
+        ("training.stepz: 4", ("unknown setting 'training.stepz'", "did you mean training.steps")),
+        ("trainin: {steps: 4}", ("unknown setting 'trainin'", "did you mean training.")),
+        ("views: {crop: 64}", ("views.crop cannot be 64", "height x width, e.g. 256x320")),
+        ("1: 2", ("unknown setting '1'",)),
+    ],
+)
+def test_a_line_of_a_file_that_cannot_be_used(
+    fewmask: Fewmask, tmp_path: Path, text: str, parts: tuple[str, ...]
+) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(text)
+    result = fewmask("train", tmp_path / "no data", "--out", tmp_path / "run", "--config", file)
+    assert result.code == 2
+    for part in parts:
+        assert part.replace("FILE", str(file)) in result.err

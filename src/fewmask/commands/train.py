@@ -13,9 +13,17 @@ from fewmask.config import Config, OptimizerSettings
 from fewmask.console import ConsoleObserver
 from fewmask.errors import ConfigError
 from fewmask.layers import flat, layered, left_out
-from fewmask.methods.table import method_class, read_method_settings
+from fewmask.methods.table import METHODS, method_class, read_method_settings
 from fewmask.report.tables import scores_table
-from fewmask.settings import DEFAULT_PRESET, read_settings_file, require_preset, resolve, word_layer, written
+from fewmask.settings import (
+    DEFAULT_PRESET,
+    read_settings_file,
+    require_preset,
+    resolve,
+    spelled_out,
+    word_layer,
+    written,
+)
 from fewmask.settings import preset as read_preset
 from fewmask.training.learners import check_learners
 from fewmask.training.run import Outcome, run_training
@@ -131,8 +139,12 @@ def _of_another_optimizer(layers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _file_settings(path: Path) -> dict[str, Any]:
-    """A preset in it is a label, as in a run's config.yaml, and says where its settings came from."""
-    values = read_settings_file(path)
+    """A preset in it is a label, as in a run's config.yaml, and says where its settings came from.
+
+    It may serve another method than it was written for, so that a key without a section must be clear for all of them.
+    """
+    method_keys = {key for kind in METHODS.values() for key in kind.Settings.model_fields}
+    values = spelled_out(read_settings_file(path), method_keys, str(path))
     if values.get("preset") is not None:
         require_preset(values["preset"], str(path))
     return values
@@ -146,15 +158,17 @@ def _for_method(values: dict[str, Any], method: str) -> dict[str, Any]:
     """
     if values.get("method", method) == method:
         return values
-    check_learners(resolve(values))  # what is wrong for its own method must not get lost here
+    own = resolve(values)  # what is wrong for its own method must not get lost here
+    check_learners(own)
+    read_method_settings(own.method, own.settings)
     kind, values = method_class(method), values | {"method": method}
-    learners = {name: own for name, own in values.get("learners", {}).items() if name in kind.learners}
+    learners = {name: each for name, each in values.get("learners", {}).items() if name in kind.learners}
     if kind.needs_baseline:
         return values | {"settings": {}, "learners": learners}
-    learners = {name: {key: own[key] for key in own if key != "baseline"} for name, own in learners.items()}
+    learners = {name: {key: each[key] for key in each if key != "baseline"} for name, each in learners.items()}
     baseline = values.get("baseline", {})
-    own = baseline.get("settings", {}) if method == "supervised" else {}
-    return layered(values, baseline) | {"settings": own, "baseline": {}, "learners": learners}
+    settings = baseline.get("settings", {}) if method == "supervised" else {}
+    return layered(values, baseline) | {"settings": settings, "baseline": {}, "learners": learners}
 
 
 def _from_anywhere(config: Config) -> Config:
