@@ -30,6 +30,28 @@ EARLY = {
     "device": (("--device", "gpu"), "'gpu' is not a device", "cpu, cuda or cuda:0"),
     "odd device": (("--device", "meta"), "'meta' is not supported", "cpu, cuda or cuda:0"),
     "start": (("--init", "nowhere"), "no model here", "the folder of a finished run, with model.json"),
+    "weight file": (
+        ("network.pretrained=/nofile.safetensors",),
+        "no such weight file: /nofile.safetensors",
+        "none, hub, coco-voc-classes, or a .safetensors or .pt file",
+    ),
+    "weight file of a learner": (
+        ("learners.student_2.network.pretrained=no.pt",),
+        "no such weight file: no.pt",
+        "none, hub, coco-voc-classes",
+    ),
+    "weight file of the baseline": (
+        ("baseline.network.pretrained=no.pt",),
+        "no such weight file: no.pt",
+        "none, hub, coco-voc-classes",
+    ),
+    "backbone": (("network.backbone=resnet55",), "there is no timm model called 'resnet55'", "resnet5"),
+    "backbone's option": (("network.options.num_classes=3",), "num_classes is not a free option", "the classes decide"),
+    "backbone of a learner": (
+        ("learners.student_2.network.backbone=zzz",),
+        "there is no timm model called 'zzz'\n  where: network.backbone of student_2",
+        "see `fewmask networks`",
+    ),
     "seed": (("--seed", "-1"), "seed cannot be -1", "greater than or equal to 0"),
 }
 

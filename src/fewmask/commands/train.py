@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fewmask.config import Config, OptimizerSettings
+from fewmask.config import Config, NetworkSettings, OptimizerSettings
 from fewmask.console import ConsoleObserver
 from fewmask.errors import ConfigError
 from fewmask.layers import flat, layered, left_out
 from fewmask.methods.table import METHODS, method_class, read_method_settings
+from fewmask.networks.timm_bodies import check_backbone
+from fewmask.networks.weights import read_weights
 from fewmask.report.tables import scores_table
 from fewmask.settings import (
     DEFAULT_PRESET,
@@ -25,7 +27,7 @@ from fewmask.settings import (
     written,
 )
 from fewmask.settings import preset as read_preset
-from fewmask.training.learners import check_learners
+from fewmask.training.learners import baseline_config, check_learners, learner_config
 from fewmask.training.run import Outcome, run_training
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.signals import Interrupted
@@ -53,7 +55,7 @@ def run_train(
     method = resolve(*spoken).method
     layers = [_for_method(layer, method) for layer in spoken]
     config = _from_anywhere(resolve(*layers))
-    _require_possible(config, out, resume)
+    _require_possible(config, out, resume, starts=bool(baselines) or init is not None)
     with ConsoleObserver() as observer:
         if asked and not resume:
             observer.say(f"there is no run in {out} yet, so one starts")
@@ -187,7 +189,7 @@ def _has_run(out: Path, data: Path | None) -> bool:
     return there
 
 
-def _require_possible(config: Config, out: Path, resume: bool) -> None:
+def _require_possible(config: Config, out: Path, resume: bool, starts: bool) -> None:
     """What can be known before the data are read, which may take minutes."""
     read_method_settings(config.method, config.settings)
     if resume:
@@ -197,6 +199,25 @@ def _require_possible(config: Config, out: Path, resume: bool) -> None:
         folder.claim()  # refuses
     if config.data.root and out.resolve() == Path(config.data.root):
         raise ConfigError("the run would lie among the data", where=f"--out {out}", fix="another folder for --out")
+    check_learners(config)
+    learners = method_class(config.method).learners
+    for name in learners:
+        _require_network(learner_config(config, name).network, name if name in config.learners else None)
+    for name in learners if method_class(config.method).needs_baseline and not starts else ():
+        _require_network(baseline_config(config, name, config.seed).network)
+
+
+def _require_network(settings: NetworkSettings, learner: str | None = None) -> None:
+    """A backbone that timm knows and a weight file that is there, said as when the network is built."""
+    try:
+        check_backbone(settings)
+    except ConfigError as error:
+        if learner is None:
+            raise
+        raise ConfigError(error.what, where=f"{error.where} of {learner}", fix=error.fix) from None
+    file = Path(settings.pretrained).expanduser()
+    if settings.pretrained not in ("none", "hub", "coco-voc-classes") and not file.is_file():
+        read_weights(file)  # refuses
 
 
 def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
