@@ -11,7 +11,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from fewmask.commands.train import _for_method
+from fewmask.commands.train_layers import for_method
 from fewmask.methods.table import method_class
 from fewmask.settings import preset
 from tests.commands.conftest import Fewmask
@@ -258,8 +258,8 @@ def test_another_method_takes_a_presets_baseline_and_none_of_its_settings(
     assert (config["method"], config["baseline"]) == (method, {})
     assert config["settings"] == method_class(method).Settings(**settings).complete()
     assert config["network"]["backbone"] == "resnet10t"
-    values = _for_method(preset("paper-voc"), method)
+    values = for_method(preset("paper-voc"), method)
     assert values["optimizer"] == preset("paper-voc")["optimizer"] | {"lr": 0.00025, "head_lr": 0.0025}
     assert values["training"]["steps"] == 60_000
     pair = preset("camvid") | {"learners": {"student_2": {"optimizer": {"lr": 0.1}}}}
-    assert _for_method(pair, method)["learners"] == {}  # of a learner that these methods do not have
+    assert for_method(pair, method)["learners"] == {}  # of a learner that these methods do not have
