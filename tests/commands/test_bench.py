@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -86,12 +87,37 @@ def test_training_too_short_to_be_timed(fewmask):
     assert (result.code, "100 or more" in result.err) == (2, True)
 
 
-@pytest.mark.parametrize("command", ["step", "predict"])
-def test_unknown_presets(fewmask, command: str):
-    result = fewmask("bench", command, "--preset", "voc", "--device", "cpu")
-    assert result.code == 2
-    assert "there is no preset 'voc'" in result.err
+@pytest.mark.parametrize("command", ["step", "predict", "data"])
+@pytest.mark.parametrize("bad", ["voc", "general"])
+def test_unknown_presets(fewmask, command: str, bad: str):
+    """Also the last one, before the first is measured."""
+    result = fewmask("bench", command, "--preset", "camvid", "--preset", bad, "--device", "cpu")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(
+        f"error: {'no image size is known for the' if bad == 'general' else 'there is no'} pres"
+    )
     assert "paper-voc" in result.err
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("command", ["step", "predict", "data"])
+def test_what_was_measured_is_kept_when_the_next_one_fails(fewmask, tmp_path: Path, command: str, as_json: bool):
+    """The real measurements, but for pets, which the user stops."""
+    out, room, name = tmp_path / "kept.json", f"fewmask.benchmarks.{command}", f"measure_{command}"
+    real = getattr(importlib.import_module(room), name)
+
+    def stopped(config, *given, **named):
+        if (config if command == "data" else config.preset) == "pets":
+            raise KeyboardInterrupt
+        return real(config, *given, **named)
+
+    words = ("--preset", "camvid", "--preset", "pets", "--steps", 1, "--device", "cpu", "--out", out, *TINY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{room}.{name}", stopped)
+        result = fewmask("bench", command, *words, *(["--json"] if as_json else []))
+    (camvid,) = json.loads(out.read_text())
+    assert (result.code, camvid["preset"]) == (130, "camvid")
+    assert json.loads(result.out) == [camvid] if as_json else result.out == f"{summary(camvid)}\n"
 
 
 def test_only_the_papers_method_is_timed(fewmask):
@@ -156,7 +182,13 @@ def test_growth(fewmask, tmp_path: Path):
 
 @pytest.mark.parametrize(
     "words",
-    [("--picture", "p.png"), ("--growth", "--picture", "p.txt"), ("--growth", "training.batch=2"), ("--out", "no/f")],
+    [
+        ("--picture", "p.png"),
+        ("--growth", "--picture", "p.txt"),
+        ("--growth", "training.batch=2"),
+        ("--out", "no/f"),
+        ("--out", "."),
+    ],
 )
 def test_what_would_fail_after_minutes_fails_at_once(fewmask, words: tuple[str, ...]):
     result = fewmask("bench", "data", *words)

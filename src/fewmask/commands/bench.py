@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fewmask.commands import options
 from fewmask.errors import ConfigError
+
+if TYPE_CHECKING:  # --help does without it
+    from fewmask.config import Config
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -34,7 +37,7 @@ def step(
 
     command = _command("step", words, preset=preset, reference=reference, steps=steps, device=device)
     measure = partial(measure_step, steps=steps, reference=reference)
-    return _hand_over(_trained(preset, words, measure, device, command, out), as_json, out)
+    return _hand_over(_trained(preset, words, measure, device, command), as_json, out)
 
 
 @app.command(epilog="Example: fewmask bench train --preset paper-cityscapes --steps 5600")
@@ -50,9 +53,8 @@ def train(
     from fewmask.benchmarks.training import measure_training
 
     command = _command("train", words, preset=preset, steps=steps, device=device)
-    return _hand_over(
-        _trained(preset, words, partial(measure_training, steps=steps), device, command, out), as_json, out
-    )
+    measure = partial(measure_training, steps=steps)
+    return _hand_over(_trained(preset, words, measure, device, command), as_json, out)
 
 
 @app.command(epilog="Example: fewmask bench predict --preset camvid --device cpu")
@@ -69,18 +71,15 @@ def predict(
     """Time predictions at the size of the preset's images, one at a time and eight at a time."""
     from fewmask.benchmarks.predict import measure_predict
     from fewmask.benchmarks.timing import surroundings
-    from fewmask.benchmarks.workloads import benchmark_config
     from fewmask.training.engine import choose_device
 
-    _require_folder(out)
-    configs = [benchmark_config(name, words or []) for name in preset]
-    target = choose_device(device)
+    configs, target = _configs(preset, words), choose_device(device)
     named = {"preset": preset, "model": model and model.name, "tile": tile, "steps": steps, "device": device}
     command = _command("predict", words, **named)
-    results = [
+    results = (
         measure_predict(config, model=model, tile=tile, device=target, steps=steps) | surroundings(target, command)
         for config in configs
-    ]
+    )
     return _hand_over(results, as_json, out)
 
 
@@ -100,51 +99,41 @@ def data(
 ) -> int:
     """Time the decoding of files and the making of views; or how both grow with the number of images."""
     from fewmask.benchmarks.timing import surroundings
-    from fewmask.console import ConsoleObserver
     from fewmask.training.engine import choose_device
 
-    _require_folder(out)
     _require_drawable(picture, growth)
     if growth and words:
         raise ConfigError("--growth has a session of its own", where=" ".join(words), fix="no settings beside --growth")
     target, presets = choose_device(device), preset or ["camvid"]
-    with ConsoleObserver() as observer:
-        shared = {"device": target, "steps": steps, "observer": observer}
-        if growth:
-            results = [_grown(largest, budget=budget, **shared)]
-        else:
-            results = _decoded(presets, words or [], files=files, **shared)
+    shared = {"device": target, "steps": steps}
+    if growth:
+        results = _grown(largest, budget=budget, **shared)
+    else:
+        _configs(presets, words)
+        results = _decoded(presets, words or [], files=files, **shared)
     own = {"growth": True, "largest": largest, "budget": budget} if growth else {"preset": presets, "files": files}
     command = _command("data", words, **own, steps=steps, device=device)
-    results = [result | surroundings(target, command) for result in results]
-    if picture:
-        _draw(results[0], picture)
-    return _hand_over(results, as_json, out)
+    return _hand_over((result | surroundings(target, command) for result in results), as_json, out, picture)
 
 
 def _require_drawable(picture: Path | None, growth: bool) -> None:
-    _require_folder(picture)
+    _require_writable(picture)
     if picture and not (growth and picture.suffix in _PICTURES):
         fix = f"--growth --picture FILE, which ends in {', '.join(_PICTURES)}"
         raise ConfigError(f"{picture} cannot be drawn", where="--picture", fix=fix)
 
 
-def _draw(growth: dict[str, Any], picture: Path) -> None:
-    from fewmask.benchmarks.growth_picture import draw_growth
-
-    draw_growth(growth, picture)
-
-
-def _grown(largest: int, **measured: Any) -> dict[str, Any]:
+def _grown(largest: int, **measured: Any) -> Iterator[dict[str, Any]]:
     from fewmask.benchmarks.growth import measure_growth, pool_sizes
 
-    return measure_growth(pool_sizes(largest), **measured)
+    yield _watched(partial(measure_growth, pool_sizes(largest), **measured))
 
 
-def _decoded(presets: Sequence[str], words: list[str], **measured: Any) -> list[dict[str, Any]]:
+def _decoded(presets: Sequence[str], words: list[str], **measured: Any) -> Iterator[dict[str, Any]]:
     from fewmask.benchmarks.data import measure_data
 
-    return [measure_data(name, words, **measured) for name in presets]
+    for name in presets:
+        yield _watched(partial(measure_data, name, words, **measured))
 
 
 def _trained(
@@ -153,49 +142,79 @@ def _trained(
     measure: Callable[..., dict[str, Any]],
     device: str | None,
     command: str,
-    out: Path | None,
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """`measure` of each preset's session, one after the other."""
     from fewmask.benchmarks.timing import surroundings
-    from fewmask.benchmarks.workloads import benchmark_config, workload_of
-    from fewmask.console import ConsoleObserver
     from fewmask.training.device_memory import release
     from fewmask.training.engine import choose_device
 
-    _require_folder(out)
+    configs, target = _configs(presets, words), choose_device(device)
+    for config in configs:
+        yield _watched(partial(measure, config, device=target)) | surroundings(target, command)
+        release(target)
+
+
+def _configs(presets: Sequence[str], words: Sequence[str] | None) -> list[Config]:
+    """What is wrong with the last preset is said before the first is measured."""
+    from fewmask.benchmarks.workloads import benchmark_config, workload_of
+
     configs = [benchmark_config(name, words or []) for name in presets]
     for config in configs:
-        workload_of(config)  # what is wrong with the last preset is said before the first is measured
-    target, results = choose_device(device), []
+        workload_of(config)
+    return configs
+
+
+def _watched(measure: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """With a bar, which is gone before the result is printed."""
+    from fewmask.console import ConsoleObserver
+
     with ConsoleObserver() as observer:
-        for config in configs:
-            results.append(measure(config, device=target, observer=observer) | surroundings(target, command))
-            release(target)
-    return results
+        return measure(observer=observer)
 
 
-def _require_folder(file: Path | None) -> None:
+def _require_writable(file: Path | None) -> None:
     """Said before minutes of measuring, not after."""
-    if file is not None and not file.absolute().parent.is_dir():
-        raise ConfigError("there is no folder for this file", where=str(file), fix="a file in a folder that exists")
+    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+        what = "this is a folder" if file.is_dir() else "there is no folder for this file"
+        raise ConfigError(what, where=str(file), fix="a file in a folder that exists")
 
 
-def _hand_over(results: list[dict[str, Any]], as_json: bool, out: Path | None) -> int:
-    """One JSON object per preset, or lines to read; the file always holds the JSON."""
+def _hand_over(measured: Iterable[dict[str, Any]], as_json: bool, out: Path | None, picture: Path | None = None) -> int:
+    """One JSON object per preset, or lines to read; the file always holds the JSON.
+
+    Each is handed over before the next is measured, so that minutes are not lost where that one fails or is stopped.
+    """
     from fewmask.benchmarks.summary import summary
     from fewmask.cli import print_json
+
+    _require_writable(out)
+    results: list[dict[str, Any]] = []
+    try:
+        for result in measured:
+            results.append(rounded(result))
+            if not as_json:
+                typer.echo(summary(results[-1]))
+            if out is not None:
+                _write(results, out)
+    finally:
+        if as_json and results:
+            print_json(results)
+    if picture is not None:
+        _draw(results[0], picture)
+    return 0
+
+
+def _write(results: Sequence[dict[str, Any]], out: Path) -> None:
     from fewmask.training.checkpoint import write_atomically
 
-    results = [rounded(result) for result in results]
-    if out is not None:
-        text = json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        write_atomically(out, lambda file: file.write(text.encode()))
-    if as_json:
-        print_json(results)
-    else:
-        for result in results:
-            typer.echo(summary(result))
-    return 0
+    text = json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_atomically(out, lambda file: file.write(text.encode()))
+
+
+def _draw(growth: dict[str, Any], picture: Path) -> None:
+    from fewmask.benchmarks.growth_picture import draw_growth
+
+    draw_growth(growth, picture)
 
 
 def rounded(value: Any) -> Any:
