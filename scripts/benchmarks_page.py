@@ -81,6 +81,8 @@ def _step(result: Result) -> list[str]:
 
 def _peak(result: Result) -> str:
     """What tensors held at most, and what was taken from the device for them where that was written down."""
+    if "CPU" in result["machine"]:  # which does not tell them apart
+        return f"{result['peak_memory_gib']:.1f}, the process"
     taken = f", {result['reserved_memory_gib']:.1f} taken" if "reserved_memory_gib" in result else ""
     return f"{result['peak_memory_gib']:.1f}{taken}"
 

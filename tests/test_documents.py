@@ -164,6 +164,7 @@ def test_the_speed_page_shows_every_kind_of_measurement(tmp_path, monkeypatch):
     }  # fmt: skip
     alone = step | {"preset": "pets", "reference_ms": None, "reserved_memory_gib": 12.34}
     profiled = step | {"preset": "paper-voc", "reference_busy_ms": 31.04, "launch_us": 6.34, "note": "Hot that day."}
+    on_cpu = step | {"preset": "demo", "reference_ms": None, "reserved_memory_gib": 9.0} | where | {"machine": "a CPU"}
     rows = [{"batch": 1, "ms_per_image": 4.0, "images_per_second": 250.0}]
     predict = {"benchmark": "predict", "preset": "camvid", "size": [360, 480], "mode": "whole", "precision": "bf16"}
     yardstick = {"benchmark": "yardstick", "preset": "camvid", "expected_ms": 200, "bound": "the host", "note": "Slow."}
@@ -171,7 +172,7 @@ def test_the_speed_page_shows_every_kind_of_measurement(tmp_path, monkeypatch):
     differences = {"captured_from_computed": [0.0, 0.00023], "captured_from_itself": [0.0, 0.002]}
     capture = {"benchmark": "capture", "preset": "camvid", "precision": "bf16", "ms": 58.756, "deterministic": False}
     files = {
-        "step.json": [step | where, alone | where, profiled | where],
+        "step.json": [step | where, alone | where, profiled | where, on_cpu],
         "predict.json": [predict | where | {"batches": rows}],
         "yardstick.json": [once | where, twice | where],
         "capture.json": [capture | differences | {"note": "Not compiled."} | where],
@@ -188,6 +189,7 @@ def test_the_speed_page_shows_every_kind_of_measurement(tmp_path, monkeypatch):
     assert "0.50 ms, 2.5% |\n\nHot that day.\n\n| preset |" in text
     assert text.count("`pets`") == 1
     assert "| 9.0, 12.3 taken |" in text
+    assert "| 9.0, the process |" in text
     assert "| `camvid` | 360x480, whole, bf16 | 1 | 4.00 | 250 |" in text
     assert "| `camvid` | bf16 | 250 | 200 | +25% | the host |" in text
     assert "| `camvid` | fp32 | 190 to 210 | 200 | -5% to +5% | the host |" in text

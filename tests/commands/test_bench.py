@@ -54,7 +54,12 @@ def test_step_with_reference(fewmask, tmp_path: Path):
         "fewmask bench step --preset paper-voc --reference --steps 2 --device cpu network"
     )
     assert "the host takes" not in summary(step)
-    on_gpu = summary(step | {"reference_busy_ms": 244.61, "launch_us": 6.34, "reference_tries_ms": [301.2, 253.04]})
+    assert f"{step['peak_memory_gib']:.2f} GiB of this process\n" in summary(step)
+    taken = {"peak_memory_gib": 9.0, "reserved_memory_gib": 12.34, "machine": "one GPU"}
+    on_gpu = summary(
+        step | taken | {"reference_busy_ms": 244.61, "launch_us": 6.34, "reference_tries_ms": [301.2, 253.04]}
+    )
+    assert "9.00 GiB of tensors, 12.34 GiB taken from the device" in on_gpu
     assert "the fastest process of 301.2, 253.0 ms" in on_gpu
     assert "the GPU works for 244.6 ms of it; the host takes 6.3 µs to start the smallest kernel" in on_gpu
 

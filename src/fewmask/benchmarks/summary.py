@@ -24,8 +24,9 @@ def _step(result: Result) -> Iterator[tuple[str, str]]:
     yield "step", f"{result['ms']:.1f} ms (median of {result['steps']}), {per_second}"
     share = f"{result['share_of_matrix_rate']:.0%} of the measured matrix rate, {result['matrix_tflops']:.3g} TFLOP/s"
     yield "least work", f"{result['least_tflop']:.3g} TFLOP, {result['tflops']:.3g} TFLOP/s, {share}"
-    taken = f"{result['reserved_memory_gib']:.2f} GiB taken from the device"
-    yield "peak memory", f"{result['peak_memory_gib']:.2f} GiB of tensors, {taken}"
+    taken = f"of tensors, {result['reserved_memory_gib']:.2f} GiB taken from the device"
+    whose = "of this process" if "CPU" in result["machine"] else taken  # a CPU does not tell them apart
+    yield "peak memory", f"{result['peak_memory_gib']:.2f} GiB {whose}"
     yield "batch alone", f"{result['data_ms']:.2f} ms, {result['data_share']:.1%} of the step"
     if result["reference_ms"] is not None:
         yield "as research code", f"{result['reference_ms']:.1f} ms, {result['ratio']:.2f} times our step"
