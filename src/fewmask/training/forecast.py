@@ -2,10 +2,10 @@
 
     seconds = steps * step + stages * (sweep + restart) + looks * diagnosis + saves * checkpoint + scorings * validation
 
-A step includes everything from the choice of images to the teachers' update; what is left out (lines of metrics, the
-model file, the report) takes well below a percent. Time that was spent before the forecast is said, such as reading
-images and compiling, is not in it. Peak memory is what the tried steps, sweep, validation and save needed: each of them
-was done once, on the largest images, in the order of a run.
+A step includes everything from the choice of images to the teachers' update. What is left out (lines of metrics, files
+that are waited for, sessions of baselines) took 5 of 140 s in a short run (benchmarks/README.md). Time that was spent
+before the forecast is said, such as reading images and compiling, is not in it. Peak memory is what the tried steps,
+sweep, validation and save needed: each of them was done once, on the largest images, in the order of a run.
 """
 
 from __future__ import annotations
