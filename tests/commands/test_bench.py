@@ -191,6 +191,7 @@ def test_growth(fewmask, tmp_path: Path):
         ("--picture", "p.png"),
         ("--growth", "--picture", "p.txt"),
         ("--growth", "training.batch=2"),
+        ("--growth", "--preset", "pets"),
         ("--out", "no/f"),
         ("--out", "."),
     ],

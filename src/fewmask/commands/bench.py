@@ -102,8 +102,10 @@ def data(
     from fewmask.training.engine import choose_device
 
     _require_drawable(picture, growth)
-    if growth and words:
-        raise ConfigError("--growth has a session of its own", where=" ".join(words), fix="no settings beside --growth")
+    given = [*(preset or []), *(words or [])]
+    if growth and given:
+        fix = "no presets or settings beside --growth"
+        raise ConfigError("--growth has a session of its own", where=" ".join(given), fix=fix)
     target, presets = choose_device(device), preset or ["camvid"]
     shared = {"device": target, "steps": steps}
     if growth:
