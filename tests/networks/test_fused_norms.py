@@ -199,6 +199,13 @@ def test_without_kernels_it_is_the_layers_one_after_the_other(monkeypatch, kind)
     assert_same_step(plain, fused, tolerance=1e-5 if DEVICE == "cpu" else 1e-2)  # a GPU adds up in any order
 
 
+def test_a_shortcut_of_no_layers_hands_maps_on():
+    """GhostNet's is an empty nn.Sequential."""
+    plain, fused = pair(backbone="ghostnet_050", options={}, stride=16)
+    pictures = images(2, 3, 64, 64).to(DEVICE)
+    torch.testing.assert_close(fused.eval()(pictures).logits, plain.eval()(pictures).logits)
+
+
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Each time that kernels are asked for, and whether the answer goes on in two ways."""
     calls: list[bool] = []

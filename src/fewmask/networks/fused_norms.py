@@ -40,7 +40,7 @@ def fuse_norms(network: nn.Module, *, beside_compiled: bool = False) -> None:
         if depth:
             module._compiled_call_impl = partial(_residual, module, depth)
         elif type(module) is nn.Sequential:
-            call = _stage if all(map(_depth, module)) else _sequence
+            call = _stage if len(module) and all(map(_depth, module)) else _sequence
             module._compiled_call_impl = partial(call, module)
         elif _suits(module):
             module._compiled_call_impl = partial(normalized, module)
