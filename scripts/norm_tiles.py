@@ -34,9 +34,11 @@ class Norms(NamedTuple):
 
 
 NORMS = (
+    Norms(64, 161, 1, 0),
     Norms(64, 81, 6, 0),
+    Norms(128, 81, 1, 0),
     Norms(256, 81, 1, 3),
-    Norms(128, 41, 8, 0),
+    Norms(128, 41, 7, 0),
     Norms(512, 41, 7, 4),
     Norms(256, 41, 46, 0),
     Norms(1024, 41, 1, 23),

@@ -1,9 +1,12 @@
 """The script that times tiles tries each of them with the others as they are, and puts everything back."""
 
 import json
+from collections import Counter
 
 import pytest
+import timm
 import torch
+from torch import nn
 
 pytest.importorskip("triton", reason="Triton is only there where it has GPUs to compile for")
 
@@ -19,6 +22,20 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few calls of small kernels, which are interpreted where there is no GPU."""
     for name, value in {"_CALLS": 1, "_REPEATS": 1, "SUMS": TILES[0], "MAPS": TILES[1]}.items():
         monkeypatch.setattr(norm_tiles, name, value)
+
+
+def test_the_norms_are_those_of_paper_voc():
+    with torch.device("meta"):
+        body = timm.create_model("resnet101", features_only=True, output_stride=8)
+        found: Counter[tuple[int, int, bool]] = Counter()
+        for name, layer in body.named_modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                added = name.endswith("bn3")
+                layer.register_forward_hook(lambda *given, added=added: found.update([(*given[2].shape[1:3], added)]))
+        body(torch.empty(2, 3, 321, 321))
+    stated = {(each.channels, each.side, False): each.alone for each in norm_tiles.NORMS}
+    stated |= {(each.channels, each.side, True): each.added for each in norm_tiles.NORMS if each.added}
+    assert found == stated
 
 
 def test_each_choice_is_timed_alone(few, monkeypatch):
