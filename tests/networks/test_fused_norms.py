@@ -234,6 +234,24 @@ def test_a_norm_that_is_watched_is_called(kernels):
     assert all(each[-1] > 0 for each in moments)
 
 
+@pytest.mark.parametrize("beside_compiled", [False, True])
+def test_maps_that_timm_reads_off_by_hooks_are_those_of_all_levels(beside_compiled):
+    net = network(**{**BOTTLENECKS, "options": {**BOTTLENECKS["options"], "feature_cls": "hook"}}).to(DEVICE)
+    pictures = images(2, 3, 64, 64).to(DEVICE)
+    maps = net.backbone.body(pictures)
+    fuse_norms(net.backbone, beside_compiled=beside_compiled)
+    torch.testing.assert_close(net.backbone.body(pictures), maps)
+
+
+def test_a_relu_that_is_watched_is_called():
+    layers = nn.Sequential(nn.BatchNorm2d(16), nn.ReLU()).to(DEVICE)
+    seen: list[Tensor] = []
+    layers[1].register_forward_hook(lambda module, inputs, output: seen.append(output))
+    fuse_norms(layers)
+    answer = layers(channels_last(2, 16, 4, 4, seed=0))
+    assert [each is answer for each in seen] == [True]
+
+
 def test_copies_are_plain_again():
     _, fused = pair(**WIDE)
     assert any(module._compiled_call_impl is not None for module in fused.modules())

@@ -29,13 +29,14 @@ class Fork(NamedTuple):
 def fuse_norms(network: nn.Module, *, beside_compiled: bool = False) -> None:
     """Residual blocks of ResNets, and BatchNorms elsewhere, take fused kernels for passes that train.
 
-    `beside_compiled`: residual blocks of other kinds are left to torch.compile, which takes them as a whole.
+    `beside_compiled`: residual blocks of other kinds are left to torch.compile, which takes them as a whole. Modules
+    that have hooks keep their own call, which runs them: timm can read maps off a network so (`feature_cls: hook`).
     """
     others = [block for block in gated_blocks(network) if beside_compiled and not _depth(block)]
     left = {module for block in others for module in block.modules()}
     for module in network.modules():
         depth = _depth(module)
-        if module in left:
+        if module in left or _watched(module):
             continue
         if depth:
             module._compiled_call_impl = partial(_residual, module, depth)
@@ -107,13 +108,17 @@ def _fits(norm: Any, maps: Tensor, shortcut: Tensor | None) -> bool:
     return (
         _suits(norm)
         and norm.training
-        and not (norm._forward_hooks or norm._forward_pre_hooks)
+        and not _watched(norm)
         and torch.is_grad_enabled()
         and _has_kernels(maps.device)
         and 2 * maps.shape[1] <= maps.numel() < 2**31
         and all(each.dtype in (torch.bfloat16, torch.float16, torch.float32) for each in tensors)
         and all(each.is_contiguous(memory_format=torch.channels_last) for each in tensors)
     )
+
+
+def _watched(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _has_kernels(device: torch.device) -> bool:
@@ -206,7 +211,7 @@ def _sequence(layers: nn.Sequential, maps: Any) -> Any:
     for layer, following in zip(layers, [*layers, None][1:], strict=True):
         if layer is done:
             continue
-        if type(layer) is nn.BatchNorm2d and type(following) is nn.ReLU:
+        if type(layer) is nn.BatchNorm2d and type(following) is nn.ReLU and not _watched(following):
             maps, done = normalized(layer, maps, relu=True), following
         else:
             maps = layer(maps)
