@@ -209,8 +209,8 @@ class TrainingSettings(Section):
     )
     norms: Literal["auto", "plain", "fused"] = Field(
         "auto",
-        description="live BatchNorm of ResNets that train: its own layers, or Triton kernels that take ReLU, shortcut "
-        "and stochastic depth along; auto: fused in compiled bf16 steps on CUDA",
+        description="on CUDA in one process, live BatchNorm of ResNets that train: its own layers, or Triton kernels "
+        "that take ReLU, shortcut and stochastic depth along; auto: fused in compiled bf16 steps",
     )
     fold_teachers: Literal["auto", "none", "folded", "fused"] = Field(
         "auto",

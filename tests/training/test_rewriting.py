@@ -10,10 +10,14 @@ import torch
 from fewmask.config import TrainingSettings
 from fewmask.errors import ConfigError
 from fewmask.networks.deeplab import ConcatenatedBranches
+from fewmask.networks.fused_norms import fuse_norms
+from fewmask.networks.model_noise import gated_blocks
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.training import rewriting
+from fewmask.training.distributed import sync_batch_norms
 from fewmask.training.rewriting import _chosen_branches, _chosen_folding, _chosen_norms
 from fewmask.training.session import Session
+from tests.networks.small import network
 from tests.training.runs import tiny_session
 
 STEPS = 3
@@ -80,6 +84,13 @@ def test_statistics_that_are_frozen_need_no_fused_norms(data: Path, monkeypatch,
     monkeypatch.setattr(rewriting, "_chosen_norms", lambda settings, device: "fused")
     session = tiny_session(data, f"network.frozen_norm={frozen}")
     assert any(module._compiled_call_impl for module in session.method.student_1.modules()) is not frozen
+
+
+def test_norms_of_several_processes_keep_their_own_call():
+    net = network()
+    sync_batch_norms(net)
+    fuse_norms(net.backbone, beside_compiled=True)
+    assert not any(module._compiled_call_impl for module in (*net.batch_norms(), *gated_blocks(net)))
 
 
 def test_fused_kernels_are_not_promised_to_be_deterministic(data: Path):
