@@ -22,6 +22,7 @@ RUNS = {
     "rml": RML,
     "rml, refining head": (*RML, *REFINED, "settings.spread=16", "settings.buffers=weak"),
 }
+DEEPER = ("network.options={zero_init_last: false, layers: [2, 2, 1, 1]}",)  # maps go from one block to the next
 SLOW = ("optimizer.lr=0.0002", "optimizer.head_lr=0.0002")  # rounding does not grow from step to step
 TOLERANCES = [("fp32", 1e-4), ("bf16", 2e-2)]
 
@@ -82,8 +83,8 @@ def test_fifty_compiled_steps_with_rewritten_networks_have_the_losses_of_plain_o
 def test_fifty_steps_with_fused_norms_have_the_losses_of_plain_ones(data, compiled):
     lines = {}
     for norms in ("plain", "fused"):
-        words = (*RML, *SLOW, f"training.steps={STEPS}", f"training.compile={compiled}", f"training.norms={norms}")
-        session = started_session(data, *words, method="rml", device="cuda")
+        words = (*RML, *SLOW, *DEEPER, f"training.steps={STEPS}", f"training.compile={compiled}")
+        session = started_session(data, *words, f"training.norms={norms}", method="rml", device="cuda")
         calls = [module._compiled_call_impl for module in session.method.student_1.backbone.modules()]
         assert any(isinstance(call, partial) for call in calls) == (norms == "fused")
         lines[norms] = step_metrics(session, STEPS)
