@@ -26,7 +26,6 @@ def write_run_report(outcome: Outcome) -> Path:
     session, folder = outcome.session, outcome.folder
     network = session.method.networks()[outcome.selected]
     predictors = {outcome.selected: autocast_logits(network, session.engine.device, session.engine.precision)}
-    run = shlex.quote(str(folder.path))
     report = Report(
         title=f"{session.config.method} on {session.dataset.root.name}",
         classes=session.dataset.classes,
@@ -35,11 +34,18 @@ def write_run_report(outcome: Outcome) -> Path:
         pictures=picture_rows(session, predictors),
         data=data_summary(session),
         notes=(*session.dataset.notes, *folder.read_json(folder.split.name).get("notes", ())),
-        next_commands=[f"fewmask evaluate {run}", f"fewmask predict {run} IMAGES --out predictions"],
+        next_commands=_next_commands(outcome),
         environment=describe_environment(),
     )
     write_report(folder.report, report)
     return folder.report
+
+
+def _next_commands(outcome: Outcome) -> list[str]:
+    """`evaluate` would be an error where there is nothing to score on."""
+    run = shlex.quote(str(outcome.folder.path))
+    predict = f"fewmask predict {run} IMAGES --out predictions"
+    return [f"fewmask evaluate {run}", predict] if outcome.scores else [predict]
 
 
 def _seconds(outcome: Outcome) -> float | None:
