@@ -89,6 +89,9 @@ def check(
     data: options.Data,
     words: options.Words = None,
     as_json: options.Json = False,
+    labels: options.Labels = None,
+    seed: options.Seed = None,
+    split: options.Split = None,
     layout: options.Layout = None,
     foreground: options.Foreground = None,
     ignore: options.Ignore = None,
@@ -96,7 +99,8 @@ def check(
     """Find what would go wrong before training. Exit code 0: can be trained on, 1: cannot."""
     from fewmask.settings import resolve
 
-    flags = _flags(layout=layout, foreground=foreground, ignore=ignore or None)
+    choices = {"labels": labels, "split": str(split) if split else None, "layout": layout}
+    flags = _flags(None, seed, **choices, foreground=foreground, ignore=ignore or None)
     config = resolve({"data": {"root": str(data)}}, flags, words=words or [])
     from fewmask.commands.check import run_check  # wrong words are answered before torch is loaded
 

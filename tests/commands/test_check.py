@@ -30,6 +30,33 @@ def test_warnings_leave_the_json_whole(fewmask: Fewmask, tmp_path: Path) -> None
     assert [each["code"] for each in json.loads(result.out)["warnings"]] == ["no-unlabeled", "no-val"]
 
 
+@pytest.mark.parametrize("layout", ["folder", "camvid"])
+def test_advice_for_splits_that_are_empty_works_in_this_layout(fewmask: Fewmask, tmp_path: Path, layout: str) -> None:
+    data = write_folder(tmp_path / "data", unlabeled=0)
+    if layout == "camvid":  # which reads neither unlabeled/ nor val/images
+        (data / "images").rename(data / "train")
+        (data / "masks").rename(data / "trainannot")
+    warnings = json.loads(fewmask("check", data, "--json").out)["warnings"]
+    fixes = {each["code"]: each["fix"] for each in warnings}
+    named = ("unlabeled/" in fixes["no-unlabeled"], "val/images" in fixes["no-val"])
+    assert named == ((True, True) if layout == "folder" else (False, False))
+    refused = fewmask("train", data, "--out", tmp_path / "run", *TINY)
+    assert (refused.code, "images in unlabeled/" in refused.err) == (2, layout == "folder")
+    content = json.loads(fewmask("check", data, "--labels", "4", "--seed", "3", "data.holdout=0.25", "--json").out)
+    assert content["dataset"]["images"] == {"labeled": 3, "unlabeled": 1, "val": 1, "test": 0}
+    assert not {"no-unlabeled", "no-val"} & {each["code"] for each in content["warnings"]}
+
+
+def test_a_list_of_labeled_images_is_checked_before_training_takes_it(fewmask: Fewmask, tmp_path: Path) -> None:
+    data, split = write_folder(tmp_path / "data"), tmp_path / "labeled.txt"
+    split.write_text("photo 1\n")
+    content = json.loads(fewmask("check", data, "--split", split, "--json").out)
+    assert content["dataset"]["images"]["labeled"] == 1
+    split.write_text("photo 100\n")
+    result = fewmask("check", data, "--split", split)
+    assert (result.code, "bad-split" in result.out) == (1, True)
+
+
 def test_a_set_that_cannot_be_trained_on(fewmask: Fewmask, tmp_path: Path) -> None:
     data = write_folder(tmp_path / "data", val=1)
     (data / "masks" / "photo 2.png").unlink()

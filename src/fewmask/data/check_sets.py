@@ -26,12 +26,16 @@ def split_findings(dataset: Dataset) -> Findings:
         message, fix = "there is no labeled image to learn from", "put images in images/ and their masks in masks/"
         yield "error", Finding("no-labeled", "", message, fix)
     if not dataset.unlabeled:
-        fix = "put images without masks in unlabeled/, or keep part of the labels with --labels"
+        fix = "put images without masks in unlabeled/, or hide some masks with --labels"
+        if dataset.layout != "folder":  # where unlabeled/ is not read
+            fix = "hide some masks with --labels"
         message = "there is no unlabeled image: only the supervised method makes sense"
         yield "warning", Finding("no-unlabeled", _folder(dataset, "unlabeled"), message, fix)
     if not dataset.val:
         message = "there is no validation image: nothing can be scored, and no network chosen, on held-out labels"
-        fix = "add val/images and val/masks, or hold out labeled images with data.holdout=0.2"
+        fix = "hold out labeled images with data.holdout=0.2"
+        if dataset.layout == "folder":
+            fix = f"add val/images and val/masks, or {fix}"
         yield "warning", Finding("no-val", _folder(dataset, "val"), message, fix)
 
 

@@ -117,10 +117,11 @@ def _choose_kernels(training: TrainingSettings, device: torch.device) -> None:
 
 def _require_images(config: Config, method: Method, dataset: Dataset, stores: Stores) -> None:
     if method.views.unlabeled and stores.unlabeled is None:
+        ways = "--labels N to hide some masks, or --method supervised"
         raise ConfigError(
             f"the method {config.method} needs unlabeled images and there are none",
             where=str(dataset.root),
-            fix="images in unlabeled/, --labels N to hide some masks, or --method supervised",
+            fix=f"images in unlabeled/, {ways}" if dataset.layout == "folder" else ways,
         )
 
 
