@@ -98,6 +98,27 @@ def image_in_print_colors(root: Path) -> None:
     (root / "unlabeled/y.png").unlink()
 
 
+def _as_tiff(root: Path, name: str, mode: str, **options: object) -> None:
+    Image.open(root / f"{name}.png").convert(mode).save(root / f"{name}.tif", **options)
+    (root / f"{name}.png").unlink()
+
+
+@broken(CASES, "read-in-part", "images/a.tif", ("4 channels", "beyond the first 3"), "gray or RGB", level="warning")
+def color_and_infrared(root: Path) -> None:
+    _as_tiff(root, "images/a", "RGBX")
+
+
+@broken(CASES, "read-in-part", "unlabeled/y.tif", ("several pages", "first is read"), "one page", level="warning")
+def stack_of_slices(root: Path) -> None:
+    slices = [Image.open(root / "images/a.png")]
+    _as_tiff(root, "unlabeled/y", "RGB", save_all=True, append_images=slices)
+
+
+@broken(CASES, "read-in-part", "masks/d.tif", ("several pages", "first is read"), "one page", level="warning")
+def mask_with_a_page_per_object(root: Path) -> None:
+    _as_tiff(root, "masks/d", "L", save_all=True, append_images=[Image.open(root / "masks/a.png")])
+
+
 def _write_deep(root: Path, largest: int) -> None:
     random = np.random.default_rng(8)
     for path in sorted([*root.glob("**/images/*.png"), *root.glob("unlabeled/*.png")]):

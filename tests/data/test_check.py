@@ -113,6 +113,15 @@ def test_sixteen_bit_images_that_fill_an_eighth_of_their_range_give_no_finding(r
     assert codes(check_folder(root, DataSettings())) == []
 
 
+def test_alpha_and_the_preview_of_a_tiff_are_not_missed(root: Path) -> None:
+    preview = Image.new("RGB", (8, 6))
+    for name, mode, pages in (("x", "RGBA", []), ("y", "RGB", [preview])):
+        image = Image.open(root / f"unlabeled/{name}.png").convert(mode)
+        image.save(root / f"unlabeled/{name}.tif", save_all=bool(pages), append_images=pages)
+        (root / f"unlabeled/{name}.png").unlink()
+    assert codes(check_folder(root, DataSettings())) == []
+
+
 def test_many_alike_findings_are_counted_not_listed(root: Path) -> None:
     for seed in range(23):
         write_image(root / f"images/more_{seed:02}.png", 1000 + seed)

@@ -10,7 +10,7 @@ from pathlib import Path
 from fewmask.data.check_masks import MaskValues, mask_values
 from fewmask.data.check_report import CODES, Finding
 from fewmask.data.dataset import MaskCoding, Sample
-from fewmask.data.imagefile import Header, read_header
+from fewmask.data.imagefile import Header, read_header, unread_part
 from fewmask.data.masks import decode_mask, is_color, read_raw_mask
 from fewmask.data.paths import outside_root, relative, shown
 from fewmask.data.problem import DataProblem
@@ -39,6 +39,7 @@ class SampleFacts:
     image: ImageFacts | None = None
     mask: MaskValues | None = None
     problems: tuple[Finding, ...] = field(default=())
+    remarks: tuple[Finding, ...] = field(default=())  # on files that were read, but not all of them
 
 
 def examine(
@@ -70,7 +71,15 @@ def _sample_facts(root: Path, split: str, sample: Sample, coding: MaskCoding, ma
         mask = _mask_facts(root, sample, coding, max_pixels)
     except DataError as error:
         problems.append(problem(error, root))
-    return SampleFacts(sample, split, image, mask, tuple(problems))
+    read = [(sample.image, image and image.header), (sample.mask, mask and mask.header)]
+    remarks = [_remark(root, path, max_pixels) for path, header in read if path and header and header.format == "TIFF"]
+    return SampleFacts(sample, split, image, mask, tuple(problems), tuple(filter(None, remarks)))
+
+
+def _remark(root: Path, path: Path, max_pixels: int) -> Finding | None:
+    message = unread_part(path, max_pixels=max_pixels)
+    fix = "save what is to be read as a file of one page, gray or RGB, unless the rest does not matter"
+    return Finding("read-in-part", relative(root, path), message, fix) if message else None
 
 
 def _image_facts(root: Path, path: Path, max_pixels: int) -> ImageFacts:

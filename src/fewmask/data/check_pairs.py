@@ -21,6 +21,8 @@ def pair_findings(root: Path, facts: SampleFacts, coding: MaskCoding) -> Iterato
     for finding in facts.problems:
         hidden_truth = facts.split == "unlabeled" and finding.path != relative(root, sample.image)
         yield "warning" if hidden_truth else "error", finding
+    for remark in facts.remarks:
+        yield "warning", remark
     if sample.mask is None:
         if facts.split != "unlabeled":
             yield "error", _missing_mask(root, sample.image)

@@ -30,6 +30,7 @@ CODES: dict[str, str] = {
     "too-large": "an image has more pixels than the limit allows",
     "wrong-format": "a file is not PNG, JPEG, TIFF, BMP or WebP",
     "wrong-channels": "an image or mask has channels that cannot be used, or another number of them than most images",
+    "read-in-part": "a TIFF holds channels beside gray or RGB and alpha, or several pages: the first ones are read",
     "mixed-depth": "an image has another bit depth than most",
     "narrow-range": "the 16-bit images fill less than an eighth of their range, as 12-bit data do",
     "duplicate-image": "two images have the same pixels, within or across the splits",

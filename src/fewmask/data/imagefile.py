@@ -90,6 +90,23 @@ def read_header(path: Path, *, max_pixels: int = MAX_PIXELS) -> Header:
         return header_of(image, path)
 
 
+def unread_part(path: Path, *, max_pixels: int = MAX_PIXELS) -> str:
+    """What a TIFF holds that is not read, in words: channels beyond color and alpha, and pages like the first."""
+    with opened(path, max_pixels) as image:
+        if not isinstance(image, TiffImagePlugin.TiffImageFile):
+            return ""
+        extra = image.tag_v2.get(TiffImagePlugin.EXTRASAMPLES, ())
+        if 0 in extra:  # neither kind of alpha
+            channels = image.tag_v2[TiffImagePlugin.SAMPLESPERPIXEL]
+            return f"the file has {channels} channels, and nothing beyond the first {channels - len(extra)} is read"
+        size = image.size
+        try:
+            image.seek(1)
+        except Exception:  # there is no second page, or it is damaged, and then it is no image that was forgotten
+            return ""
+        return "the file has several pages, of which the first is read" if image.size == size else ""  # no preview
+
+
 def header_of(image: Image.Image, path: Path) -> Header:
     """The header of a file that is open and not decoded yet."""
     bits, gray = _depth(image, path)
