@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import re
 import shlex
@@ -223,12 +224,12 @@ def example_method(tmp_path, monkeypatch):
 
 
 def test_the_example_method_keeps_the_contract(example_method):
-    test_contract.test_losses_are_finite_and_name_their_optimizer(example_method)
-    test_contract.test_every_trained_parameter_gets_a_gradient_and_no_other(example_method)
-    test_contract.test_unlabeled_images_alone_move_the_student(example_method)
-    test_contract.test_without_weight_the_unlabeled_images_change_nothing(example_method)
-    test_contract.test_a_step_is_a_pure_function_of_state_batch_and_step(example_method)
-    test_contract.test_the_step_never_asks_the_host(example_method)
+    """All of it, as it will run over a file that is saved as the page says."""
+    tests = [each for key, each in vars(test_contract).items() if key.startswith("test_")]
+    for_methods = [each for each in tests if "name" in inspect.signature(each).parameters]
+    assert len(for_methods) >= 10
+    for each in for_methods:
+        each(example_method)
 
 
 def test_the_example_method_trains_and_ships_a_model(example_method, tmp_path):
