@@ -74,6 +74,26 @@ def test_a_baseline_of_other_classes_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("option", ["--baseline", "--init"])
+def test_learners_that_would_stay_identical_are_refused_before_anything_is_written(
+    fewmask: Fewmask, data: Path, baseline: Path, tmp_path: Path, option: str
+) -> None:
+    """The advice can be followed in the same folder: with a noise, or without the option."""
+    out = tmp_path / "run"
+    quiet = ("settings.photometric=false", "settings.dropout=0", "settings.stochastic_depth=1", *RML)
+    refused = fewmask("train", data, "--out", out, option, baseline, *quiet)
+    assert refused.code == 2
+    assert refused.err.splitlines()[-3:] == [
+        "error: both learners start from the same weights and get no noise, so they would stay identical",
+        "  where: settings.photometric, settings.dropout, settings.stochastic_depth",
+        "  valid: one of these noises, a --baseline for each, or none: two are then trained",
+    ]
+    assert not out.exists()
+    more = ("settings.dropout=0.1", option, baseline) if option == "--init" else ()
+    assert fewmask("train", data, "--out", out, *quiet, *more).code == 0
+    assert (out / "baseline_2").exists() == (option == "--baseline")
+
+
 @pytest.mark.parametrize(
     ("places", "word"),
     [("reversed", "the classifier is taken over as it is, class by number"), ("more", "the classifier starts fresh")],

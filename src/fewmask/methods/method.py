@@ -147,6 +147,9 @@ class Method(nn.Module, ABC):
         """Names of the maps that a sweep stores -> the stride at which a batch gets them."""
         return {}
 
+    def check_start(self) -> None:
+        """Raise where nothing can come of the weights that the first stage starts from; nothing is written yet."""
+
     def start_stage(self, stage: int) -> None:
         """Set the networks up for a stage, before its sweep."""
 

@@ -62,19 +62,23 @@ class LearnerPair(Method):
         one, other = ("student_1", "teacher_1"), ("student_2", "teacher_2")
         return [one + other] if self.noisy and self.baselines == "one" else [one, other]
 
+    def check_start(self) -> None:
+        if not self.noisy and same_weights(*self.students):
+            raise ConfigError(
+                "both learners start from the same weights and get no noise, so they would stay identical",
+                where="settings.photometric, settings.dropout, settings.stochastic_depth",
+                fix="one of these noises, a --baseline for each, or none: two are then trained",
+            )
+
     @torch.no_grad()
     def start_learners(self, stage: int) -> None:
         """Later stages: both networks of a learner start from its teacher's last weights, or from its baseline's.
 
         In the latter case the student holds the teacher's weights until the sweep is over (see `swept`).
         """
-        if stage == 0 and not self.noisy and same_weights(*self.students):
-            raise ConfigError(
-                "both learners start from the same weights and get no noise, so they would stay identical",
-                where="photometric, dropout, stochastic_depth",
-                fix="one of these noises, or leave --baseline away: two baselines are then trained",
-            )
-        if stage > 0:
+        if stage == 0:
+            self.check_start()
+        else:
             _copy(self.teachers, to=self.students)
         if self.restart == "baseline":
             kept = (self.baseline_1, self.baseline_2)

@@ -179,6 +179,7 @@ def _prepare(
         return session, 0, baselines
     for line in initialize_learners(session.method, starts):
         observer.say(line)
+    session.method.check_start()
     save(session, folder, writer, 0)
     if main:
         if starts:
