@@ -203,3 +203,13 @@ def test_horizons_fit_into_a_stage(name: str) -> None:
     assert given.keys() >= {"decay_horizon", "momentum_horizon"}
     assert settings_of(name).decay ** steps < 0.1
     assert settings_of(name).momentum ** steps < 0.1
+
+
+@pytest.mark.parametrize(("name", "horizons"), [("camvid", (200, 800)), ("pets", (250, 1000)), ("demo", (30, 30))])
+def test_horizons_of_short_presets_scale_with_the_stage(name: str, horizons: tuple[int, int]) -> None:
+    """A stage of half the length looks back over half as many steps; those of the paper are stated in steps."""
+    for stage, expected in ((1, horizons), (2, tuple(each // 2 for each in horizons))):
+        config = resolve(preset(name), {"training": {"steps": resolve(preset(name)).training.steps // stage}})
+        assert (config.settings["decay_horizon"], config.settings["momentum_horizon"]) == expected
+    paper = resolve(preset("paper-voc"), words=["steps=500"])
+    assert (paper.settings["decay_horizon"], paper.settings["momentum_horizon"]) == (1000, 10_000)
