@@ -103,15 +103,16 @@ def test_labels_cross_at_crop_resolution_from_each_teachers_own_p0():
 
 
 def test_rectification_stays_with_each_learner():
-    """omega_i * p0_i on the learner's own grid: the second label is that of 2x2 blocks, enlarged."""
+    """omega_i * p0_i on the learner's own grid and scale: the second label is that of 2x2 blocks, enlarged."""
     method, batch = pair_of(), unlike_batch()
     for prototypes in method.prototypes:
         nn.init.normal_(prototypes.center, generator=torch.Generator().manual_seed(4))
         prototypes.known.fill_(True)
+    method.prototypes_2.spread.fill_(2.0)  # T = 16 / 2, while the first learner's is 1
     features = method.teacher_2(batch.weak).features.numpy()  # [2, 3, 2, 2]
     center = method.prototypes_2.center.numpy()  # [K, 3]
     distance = np.linalg.norm(features[:, None] - center[None, :, :, None, None], axis=2)  # [2, K, 2, 2]
-    weight = np.exp(-distance) / np.exp(-distance).sum(1, keepdims=True) * batch.stored[f"{P0}_2"].exp().numpy()
+    weight = np.exp(-8 * distance) / np.exp(-8 * distance).sum(1, keepdims=True) * batch.stored[f"{P0}_2"].exp().numpy()
     expected = enlarged(weight / weight.sum(1, keepdims=True)).argmax(1)
     assert np.array_equal(method.pseudo_labels(batch)[1].label.numpy(), np.where(batch.valid.numpy(), expected, IGNORE))
 

@@ -16,6 +16,9 @@ def test_the_pixel_count_prior_pulls_toward_frequent_classes():
     batch = replace(batch, stored={P0: torch.zeros_like(batch.stored[P0])})
     label = method.pseudo_labels(batch)[0].label
     assert set(label.unique().tolist()) == {0, IGNORE}
+    uniform = method_of()  # which counts, too, and does not look at it
+    uniform.load_state_dict(method.state_dict())
+    assert set(uniform.pseudo_labels(batch)[0].label.unique().tolist()) == {2, IGNORE}
 
 
 def counted(maps: list[torch.Tensor]) -> list[int]:

@@ -18,13 +18,13 @@ RATE = 0.1
 
 
 def moved_prototypes(method, learner: int, batch: Batch, own: np.ndarray, step: int) -> Tensor:
-    """Eq. 12 with the class means of this batch: unlabeled pixels, and the labeled image whose turn it is."""
-    network = method.teachers[learner]
+    """Eq. 12 with the class means of this batch: unlabeled pixels, and the labeled images whose turn it is."""
+    network, every = method.teachers[learner], method.settings.labeled_every
     vectors: dict[int, list[Tensor]] = {k: [] for k in range(K)}
     for n, y, x in np.ndindex(2, SIZE, SIZE):
         if own[n, y, x] != IGNORE:
             vectors[own[n, y, x]].append(network.embed @ batch.weak[n, :, y, x])
-        if n == step % 2 and batch.label[n, y, x] != IGNORE:
+        if n % every == step % every and batch.label[n, y, x] != IGNORE:
             feature = network.embed @ batch.image[n, :, y, x]
             vectors[int((network.classify @ feature).argmax())].append(feature)
     center = method.prototypes[learner].center.clone()
@@ -34,9 +34,13 @@ def moved_prototypes(method, learner: int, batch: Batch, own: np.ndarray, step: 
     return center.detach()
 
 
-@pytest.mark.parametrize("step", [0, 1])
-def test_one_step_of_algorithm_1(step: int):
-    method, batch = method_of(), batch_of()
+@pytest.mark.parametrize(("step", "every"), [(0, 2), (1, 2), (5, 3), (4, 1)])
+def test_one_step_of_algorithm_1(step: int, every: int):
+    """Of two labeled images one or the other joins the prototypes, none, or both."""
+    method, batch = method_of(labeled_every=every), batch_of()
+    for learner, teacher in enumerate(method.teachers):  # as in the middle of a stage: none is its student
+        for weights in teacher.parameters():
+            nn.init.normal_(weights, generator=torch.Generator().manual_seed(50 + learner))
     targets, centers, students = [], [], []
     for learner in (0, 1):
         label, own = denoise_by_loop(method.teachers[learner], method.prototypes[learner].center, batch)

@@ -2,6 +2,8 @@
 
 import copy
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +13,57 @@ from fewmask.config import LossSettings
 from fewmask.learning.losses import LabeledLoss
 from fewmask.learning.prototypes import joining_images
 from fewmask.learning.statistics import batch_statistics
+from fewmask.methods.pair import same_weights
 from fewmask.methods.rml import P0, RMLSettings, RobustMutualLearning
 from fewmask.training.engine import Engine
-from fewmask.types import IGNORE
+from fewmask.types import IGNORE, ViewRequest
 from tests.methods.pixel_rml import K, PixelNetwork, batch_of, method_of
 from tests.miniature import make_batch, make_engine, make_method, make_progress
 from tests.networks.small import network
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({}, {"strong": 2, "mixing": "box"}),
+        ({"pairs": "independent"}, {"strong": 2, "mixing": "box", "pairs": "independent"}),
+        ({"photometric": False}, {"mixing": "box"}),
+        ({"cutmix": False}, {"strong": 2}),
+        ({"cutmix": False, "pairs": "independent"}, {"strong": 2}),  # a second draw would be for nothing
+        ({"labeled_photometric": True}, {"strong": 2, "mixing": "box", "labeled_color": True}),
+    ],
+)
+def test_each_switch_of_input_noise_asks_for_its_views_alone(settings: dict[str, Any], asked: dict[str, Any]):
+    assert method_of(**settings).views == ViewRequest(**asked)
+
+
+@pytest.mark.parametrize(
+    ("noise", "apart"),
+    [({"dropout": 0.5}, True), ({"stochastic_depth": 0.5}, True), ({"photometric": True}, True), ({}, False)],
+)
+def test_each_noise_alone_drives_learners_with_the_same_weights_apart(noise: dict[str, Any], apart: bool):
+    """Drawn for each student by itself; boxes are the same for both, so that they help nothing here."""
+    method = make_method("rml", **{"photometric": False, "dropout": 0.0, "stochastic_depth": 1.0, **noise})
+    for each in method.networks().values():
+        each.load_state_dict(method.student_1.state_dict())
+    make_engine(method).step(make_batch(), make_progress())
+    assert same_weights(*method.students) != apart
+
+
+@pytest.mark.parametrize("coupling", ["direct", "indirect", "indirect_self"])
+@pytest.mark.parametrize(
+    ("warmup", "step", "decay"), [(False, 0, 0.8), (True, 0, 0.0), (True, 2, 2 / 3), (True, 9, 0.8)]
+)
+def test_teachers_follow_their_students_in_every_coupling(coupling: str, warmup: bool, step: int, decay: float):
+    """Also where they label nothing; with a warm-up first by the plain mean of the steps so far."""
+    method = method_of(coupling=coupling, warmup=warmup)
+    for teacher in method.teachers:
+        torch.nn.init.ones_(teacher.embed)
+    optimizers = {name: torch.optim.SGD(net.parameters(), 0.1, fused=True) for name, net in method.trained().items()}
+    Engine(method, optimizers, device=torch.device("cpu")).step(batch_of(), make_progress(step))
+    for teacher, student in zip(method.teachers, method.students, strict=True):
+        expected = decay + (1 - decay) * student.embed.detach()
+        torch.testing.assert_close(teacher.embed, expected, atol=1e-6, rtol=0)
 
 
 def test_a_teacher_in_train_mode_labels_with_the_statistics_of_its_batch():
@@ -128,3 +175,22 @@ def test_ignored_parts_of_labeled_images_are_in_no_prototype():
         found.append((method.prototypes_1.center.clone(), method.prototypes_1.spread.clone()))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
+
+
+def test_p0_may_be_the_mean_over_sizes_and_mirror_images():
+    """By hand: four views of each teacher, brought back to the cells of the image as it is."""
+    method, images = make_method("rml", p0_scales=(1.0, 1.5), p0_flip=True).eval(), make_batch().weak  # [4, 3, 32, 48]
+    with torch.no_grad():
+        method.teacher_2.head.classifier.weight.neg_()
+    expected = torch.zeros(4, method.student_1.num_classes, 4, 6)
+    resize = partial(torch.nn.functional.interpolate, mode="bilinear", antialias=True)
+    for teacher in method.teachers:
+        for view in (images, resize(images, size=(48, 72))):
+            for mirrored in (False, True):
+                answer = teacher(view.flip(-1) if mirrored else view).logits.softmax(1).detach()
+                expected += resize(answer.flip(-1) if mirrored else answer, size=(4, 6)) / 8
+    got = method.sweep(images, None)[P0].exp()
+    torch.testing.assert_close(got, expected)
+    plain = make_method("rml").eval()
+    plain.load_state_dict(method.state_dict())
+    assert not torch.allclose(plain.sweep(images, None)[P0].exp(), expected, atol=1e-4)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fewmask.errors import ConfigError
-from fewmask.methods.rml import P0
+from fewmask.methods.rml import P0, RobustMutualLearning
 from tests.methods.pixel_rml import K, method_of
 
 
@@ -30,9 +30,27 @@ def test_later_stages_start_from_the_teachers():
 
 def test_the_sweep_gives_p0_and_prototypes():
     """p0 is the mean of both softmax outputs; prototypes are per-image class means of each own prediction."""
+    check_sweep(method_of(), stage=0)
+
+
+def test_a_later_sweep_keeps_nothing_of_the_one_before():
     method = method_of()
+    check_sweep(method, stage=0)
+    for index, teacher in enumerate(method.teachers):
+        for weights in teacher.parameters():
+            nn.init.normal_(weights, generator=torch.Generator().manual_seed(70 + index))
+    spread = method.prototypes_1.spread.clone()
+    check_sweep(method, stage=1)
+    fresh = method_of()
+    fresh.load_state_dict(method.state_dict())
+    check_sweep(fresh, stage=1)
+    assert torch.equal(method.prototypes_1.spread, fresh.prototypes_1.spread)
+    assert method.prototypes_1.spread != spread
+
+
+def check_sweep(method: RobustMutualLearning, stage: int) -> None:
     images = torch.rand(3, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    method.start_stage(0)
+    method.start_stage(stage)
     stored = method.sweep(images, None)[P0]
     method.finish_sweep()
     predictions = [teacher(images) for teacher in method.teachers]
