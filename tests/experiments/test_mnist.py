@@ -62,6 +62,9 @@ def test_batches_pass_over_each_part_and_bring_the_labels_of_the_labeled_only(tr
 def test_the_index_is_half_the_distance_of_the_teachers_softmax_outputs(train):
     method, _ = build_pair(VARIANTS[1], TINY, seed=0)
     watched = Digits(train.images[:20], train.labels[:20])
+    with torch.no_grad():
+        for weights in (each for student in method.students for each in student.parameters()):
+            weights.zero_()  # who learns is not who is measured
     outputs = []
     for teacher in (method.teacher_1, method.teacher_2):
         scores = np.exp(teacher(watched.images / 255.0).logits.detach().numpy()[:, :, 0, 0].astype(np.float64))

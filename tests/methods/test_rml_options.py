@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fewmask.config import LossSettings
-from fewmask.learning.losses import LabeledLoss
+from fewmask.learning.losses import LabeledLoss, upsample
 from fewmask.learning.prototypes import joining_images
 from fewmask.learning.statistics import batch_statistics
 from fewmask.methods.pair import same_weights
@@ -78,6 +78,17 @@ def test_a_teacher_in_train_mode_labels_with_the_statistics_of_its_batch():
     assert not torch.equal(labels["train"], labels["eval"])
 
 
+def test_a_student_that_labels_answers_as_a_teacher_would():
+    """In direct coupling: with running statistics, which stay as they are, and in train mode again afterwards."""
+    method, batch = make_method("rml", coupling="direct", confidence="none"), make_batch()
+    student = copy.deepcopy(method.student_1).eval()
+    expected = upsample(student(batch.weak).logits.softmax(1), (32, 48)).argmax(1).where(batch.valid, IGNORE)
+    assert torch.equal(method.pseudo_labels(batch)[0].label, expected)
+    assert method.student_1.training
+    after = method.student_1.state_dict()
+    assert all(torch.equal(value, after[key]) for key, value in student.state_dict().items())
+
+
 def test_its_running_statistics_are_moved_by_nobody_but_the_moving_average():
     batch = make_batch()
     modes = {mode: make_method("rml", decay=1.0, buffers="averaged", teacher_mode=mode) for mode in ("eval", "train")}
@@ -111,12 +122,14 @@ def test_labeled_images_that_join_the_prototypes_leave_the_labels_alone():
         assert torch.equal(method._denoise(0, changed, joining).label, looked_at)
 
 
-def test_prototypes_may_be_made_of_class_scores():
+@pytest.mark.parametrize("coupling", ["direct", "indirect_self"])
+def test_prototypes_may_be_made_of_class_scores(coupling: str):
     """The sweep's class means and a step's distances, by numpy, from logits less their mean over classes."""
-    batch, settings = batch_of(), RMLSettings(feature_layer="classifier", dropout=0.0, stochastic_depth=1.0)
+    batch = batch_of()
+    settings = RMLSettings(coupling=coupling, feature_layer="classifier", dropout=0.0, stochastic_depth=1.0)
     loss = LabeledLoss(LossSettings())
     method = RobustMutualLearning(settings, lambda learner: PixelNetwork(int(learner[-1])), loss).double()
-    net = method.teacher_1
+    net = method.teacher_1  # student_1 is the same here
     method.eval()
     method.start_stage(0)
     method.sweep(batch.weak, None)
