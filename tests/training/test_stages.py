@@ -264,6 +264,17 @@ def test_no_pass_of_a_sweep_shows_more_pixels_than_it_may(data: Path):
     assert {shape[0] for shape in seen if shape[2:] == (32, 48)} == {3, 1}  # six labeled, seven unlabeled images
 
 
+def test_students_that_are_swept_answer_as_teachers_do(data: Path):
+    """With `restart: baseline` they hold the last teachers' weights, and train in train mode otherwise."""
+    found = []
+    for restart in ("teacher", "baseline"):
+        session = tiny_session(data, f"settings.restart={restart}", method="rml")
+        session.method.start_stage(0)
+        found.append(stages.sweep(session, Observer())["log_p0"].values)
+        assert session.method.student_1.training
+    assert torch.equal(*found)
+
+
 def tensors_of(stepper: Stepper) -> list[torch.Tensor]:
     """What a stage has of its own."""
     maker, optimizers = stepper.maker, stepper.engine.optimizers.values()
