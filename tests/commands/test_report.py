@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.commands.conftest import Fewmask
 from tests.commands.folders import TINY, write_folder
@@ -31,3 +36,34 @@ def test_a_run_that_nothing_can_score_shows_no_scores_and_advises_no_evaluation(
     assert f"fewmask predict {run} IMAGES" in page
     assert "fewmask evaluate" not in page
     assert fewmask("evaluate", run).code == 2
+
+
+def test_a_run_stands_beside_the_baselines_that_it_trained(fewmask: Fewmask, tmp_path: Path) -> None:
+    data, run = write_folder(tmp_path / "data", val=2), tmp_path / "run"
+    words = ("settings.stages=1", "settings.baselines=two", "baseline.training.steps=1")
+    assert fewmask("train", data, "--out", run, "--preset", "demo", "--method", "rml", *TINY, *words).code == 0
+    page = (run / "report.html").read_text()
+    assert re.findall(r'<p class="column">(.*)</p>', page)[:3] == ["image", "truth", "baseline"]
+    assert re.findall(r'<span class="name">(.*?)</span>', page) == ["baseline", "baseline_2", "rml"]
+    found = [json.loads((run / name / "evaluation.json").read_text()) for name in ("baseline", "baseline_2", "")]
+    scores = [f"{100 * each['networks'][each['selected']]['miou']:.1f}" for each in found]
+    assert re.findall(r'<td class="number(?: best)?">([\d.]+)</td>', page)[::3][:3] == scores
+
+
+def test_the_baseline_is_pictured_by_its_own_network(fewmask: Fewmask, tmp_path: Path) -> None:
+    """What predict makes of the images with the baseline's folder."""
+    data, run, masks = write_folder(tmp_path / "data", val=1), tmp_path / "run", tmp_path / "masks"
+    words = (
+        "settings.stages=1",
+        "baseline.training.steps=8",
+        "training.steps=8",
+        "network.options={zero_init_last: false}",
+    )
+    assert fewmask("train", data, "--out", run, "--preset", "demo", "--method", "rml", *TINY[:2], *words).code == 0
+    for name in ("baseline", ""):
+        assert fewmask("predict", run / name, data / "val/images", "--out", masks / (name or "run")).code == 0
+    pictures = re.findall(r'<img class="label" src="data:image/png;base64,([^"]+)"', (run / "report.html").read_text())
+    _, *shown = (np.asarray(Image.open(io.BytesIO(base64.b64decode(each))).convert("RGB")) for each in pictures)
+    for picture, name in zip(shown, ("baseline", "run"), strict=True):
+        predicted = np.asarray(Image.open(masks / name / "photo 0.png").convert("RGB"))
+        np.testing.assert_array_equal(picture, predicted)

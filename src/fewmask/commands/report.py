@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from fewmask.evaluation.inference import Predictor, segment
 from fewmask.report.contents import PictureRow, Report, Run
 from fewmask.report.curves import metric_series
 from fewmask.report.page import write_report
+from fewmask.training.model_file import load_model
 from fewmask.training.networks import autocast_logits
 from fewmask.training.run import Outcome
 from fewmask.training.run_folder import RunFolder, describe_environment
@@ -22,14 +24,16 @@ _PICTURES = 4
 
 
 def write_run_report(outcome: Outcome) -> Path:
-    """report.html of one run: pictures of validation images, scores, curves, settings."""
+    """report.html of one run: pictures of validation images, scores, curves, settings; its baselines beside it."""
     session, folder = outcome.session, outcome.folder
-    network = session.method.networks()[outcome.selected]
-    predictors = {outcome.selected: autocast_logits(network, session.engine.device, session.engine.precision)}
+    predictors = _predictors(outcome)
     report = Report(
         title=f"{session.config.method} on {session.dataset.root.name}",
         classes=session.dataset.classes,
-        runs=[run_of(folder, session.config.method, seconds=_seconds(outcome))],
+        runs=[
+            *map(_baseline, folder.baselines),
+            run_of(folder, session.config.method, seconds=_seconds(outcome)),
+        ],
         picture_titles=["image", "truth", *predictors],
         pictures=picture_rows(session, predictors),
         data=data_summary(session),
@@ -39,6 +43,20 @@ def write_run_report(outcome: Outcome) -> Path:
     )
     write_report(folder.report, report)
     return folder.report
+
+
+def _predictors(outcome: Outcome) -> dict[str, Predictor]:
+    """What the run started from, where that is in its folder, and what ships. One baseline: a second is much alike."""
+    networks = {path.name: load_model(path)[0] for path in outcome.folder.baselines[:1]}
+    networks[outcome.selected] = outcome.session.method.networks()[outcome.selected]
+    engine = outcome.session.engine
+    return {name: autocast_logits(each, engine.device, engine.precision) for name, each in networks.items()}
+
+
+def _baseline(path: Path) -> Run:
+    """Without its curves, which have steps of their own."""
+    found = run_of(RunFolder(path), path.name, twin=True)
+    return replace(found, metrics={}, note="labeled images only; where the run started")
 
 
 def _next_commands(outcome: Outcome) -> list[str]:
