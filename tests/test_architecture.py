@@ -21,7 +21,7 @@ LEVELS: dict[str, set[str]] = {  # room -> the rooms it may import, besides itse
 }
 LEVELS["evaluation"] = LEVELS["methods"] | {"methods"}
 LEVELS["training"] = LEVELS["evaluation"] | {"evaluation"}
-TOP = {"report", "experiments", "benchmarks", "console", "commands", "cli", "__main__"}
+TOP = {"report", "experiments", "benchmarks", "console", "looks", "commands", "cli", "__main__"}
 for _room in TOP:
     LEVELS[_room] = LEVELS["training"] | {"training"} | TOP
 METHOD_FORBIDS = (r"\.cuda\(", r"\.item\(", r"\.backward\(", r"torch\.distributed", r"\bopen\(", r"\bPath\b")

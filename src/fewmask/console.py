@@ -11,9 +11,11 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from fewmask.looks import is_look, look_words
 from fewmask.training.observer import Observer
 
 _PLAIN_SECONDS = 15.0
+_LOOK_SECONDS = 30.0  # between looks at pseudo labels that are told in full
 _MOST_WORDS = 3  # beside the bar: losses, then up to two diagnostics; metrics.jsonl has all of them
 _DIAGNOSTICS = {  # the ones worth a word, best first
     "pseudo/accuracy": "pseudo accuracy",
@@ -42,13 +44,15 @@ def printable(text: str) -> str:
 class ConsoleObserver(Observer):
     """Use as a context; everything goes to standard error, so that --json on standard output stays clean."""
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", *, looks: bool = True) -> None:
         self.console = plain_console(sys.stderr)
         self.live = sys.stderr.isatty() and not self.console.is_dumb_terminal
         self.name = name
         self._done: dict[str, int] = {}
         self._values: dict[str, float] = {}  # of the training at hand
         self._last_time = time.monotonic()
+        self._looks = looks
+        self._next_look = 0.0
         self._tasks: dict[str, TaskID] = {}
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
@@ -95,6 +99,9 @@ class ConsoleObserver(Observer):
             self.say(f"step {step}/{steps}: " + ", ".join(f"{key} {value:.4f}" for key, value in values.items()))
             return
         self._values |= values  # diagnostics come less often than losses
+        if self._looks and is_look(values) and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_SECONDS
+            self.say(f"step {step}/{steps}, " + "\n".join(look_words(values)))
 
     def _words_beside(self, label: str) -> str:
         """As many numbers as the terminal has room for beside the bar, which must stay."""

@@ -148,7 +148,7 @@ def _introduction(out: Path, scale: Scale) -> str:
 def _train(contestant: Contestant, out: Path, seed: int, device: str, scale: Scale) -> Outcome:
     place = {"seed": seed, "data": {"root": str((out / "data").resolve())}}
     config = resolve(_method_settings(contestant), scale.settings, place)
-    with ConsoleObserver(contestant.name) as observer:
+    with ConsoleObserver(contestant.name, looks=False) as observer:
         outcome = run_training(
             config, out / contestant.name, device=device, resume=True, init=None, observer=_WithoutPlan(observer)
         )
