@@ -12,7 +12,7 @@ import torch
 from fewmask.errors import CheckpointError
 from fewmask.training import loop, stages
 from fewmask.training import run as running
-from fewmask.training.checkpoint import list_checkpoints, load_checkpoint
+from fewmask.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from fewmask.training.observer import Observer
 from fewmask.training.run import run_training
 from fewmask.training.session import Session
@@ -114,6 +114,23 @@ def test_steps_that_outran_the_first_checkpoint_leave_no_trace(data: Path, whole
     train(data, run, resume=True)
     assert_same_run(run, whole)
     assert all(path.suffix == ".pt" and path.name[0] != "." for path in (run / "checkpoints").iterdir())
+
+
+def test_a_start_that_was_killed_leaves_nothing_to_the_next_one(data: Path, whole: Path, tmp_path: Path):
+    """It began from other networks and got no config.yaml; the next one is killed before it has saved its own."""
+    run = tmp_path / "run"
+    other = load_checkpoint(whole / "checkpoints" / "step_00000000.pt")
+    other["network.teacher_1.head.classifier.weight"] += 1
+    save_checkpoint(run / "checkpoints", 0, other, keep=1)
+    (run / ".config.yaml.1.tmp").write_bytes(b"a killed process's")
+    (run / ".mine.tmp").write_bytes(b"no run's")
+    with pytest.raises(Stopped):
+        train(data, run, Fuse(("validating", 5)))
+    resumed = Fuse()
+    train(data, run, resumed, resume=True)
+    assert resumed.heard == [BASELINE, SWEEP, SWEEP]
+    assert_same_run(run, whole)
+    assert [path.name for path in run.glob(".*")] == [".mine.tmp"]
 
 
 @pytest.mark.parametrize("damaged", [1, 2])

@@ -17,6 +17,7 @@ from fewmask.errors import CheckpointError, TrainingError
 
 FORMAT_VERSION = 1
 _NAME = re.compile(r"step_(\d{8})\.pt$")
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -179,7 +180,8 @@ def load_newest(folder: Path, warn: Callable[[str], None] | None = None) -> dict
 def remove_temporaries(folder: Path) -> None:
     """What a process that was killed while writing left behind."""
     for path in folder.glob(".*.tmp"):
-        path.unlink()
+        if _TEMPORARY.fullmatch(path.name):  # the folder may hold what is not ours
+            path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fewmask.data.splits import split_record
 from fewmask.errors import CheckpointError
 from fewmask.training.baselines import Baseline, baselines_of
-from fewmask.training.checkpoint import load_newest, remove_temporaries
+from fewmask.training.checkpoint import load_newest
 from fewmask.training.observer import Observer
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.same_run import require_same
@@ -50,8 +50,7 @@ def _begin_again(session: Session, folder: RunFolder, observer: Observer) -> tup
 def _rewind(session: Session, folder: RunFolder, start: int) -> None:
     """Clear away what was left of the steps after the one that the run goes on from."""
     if session.world.main:
-        for place in (folder.path, folder.checkpoints):
-            remove_temporaries(place)
+        folder.clear_temporaries()
         folder.rewind_metrics(start)
         folder.write_config(session.config)
     session.world.barrier()

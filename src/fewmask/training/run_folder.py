@@ -21,7 +21,7 @@ import yaml
 from fewmask.config import Config
 from fewmask.errors import CheckpointError, ConfigError, FewmaskError
 from fewmask.settings import read_section, read_settings_file
-from fewmask.training.checkpoint import list_checkpoints, step_of, write_atomically
+from fewmask.training.checkpoint import list_checkpoints, remove_temporaries, step_of, write_atomically
 
 _PACKAGES = ("fewmask", "torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
 
@@ -97,7 +97,11 @@ class RunFolder:
             raise
 
     def claim(self) -> None:
-        """An existing run, or what is left of one, is never overwritten."""
+        """An existing run, or what is left of one, is never overwritten.
+
+        The state and the parts of files of a start that was killed before there was a config.yaml are no run: they go,
+        or this one could be resumed from networks that it never had.
+        """
         if self.config.exists():
             raise ConfigError(
                 "the run folder already holds a run",
@@ -108,6 +112,13 @@ class RunFolder:
             raise ConfigError(
                 "the run folder holds parts of a run but no config.yaml", where=str(self.path), fix="another --out"
             )
+        for first in list_checkpoints(self.checkpoints):
+            first.unlink()
+        self.clear_temporaries()
+
+    def clear_temporaries(self) -> None:
+        for place in (self.path, self.checkpoints):
+            remove_temporaries(place)
 
     def start(self, config: Config, split: Mapping[str, Any]) -> None:
         """Write what the run depends on."""
