@@ -11,7 +11,9 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from fewmask.errors import CheckpointError, ConfigError
+from fewmask.training import run as running
 from fewmask.training.checkpoint import list_checkpoints
+from fewmask.training.model_file import load_card
 from fewmask.training.run_folder import RunFolder
 from tests.training.runs import NOISY, assert_same_run, newest_state, tiny_session, train_here, write_data
 
@@ -110,6 +112,31 @@ def test_a_finished_run_can_be_made_longer(data, copied, tmp_path):
     with pytest.raises(CheckpointError, match=r"at step 8, beyond training.steps=7") as caught:
         train_here(data, copied, *RUN, "training.steps=7", resume=True)
     assert "training.steps=8 or more" in caught.value.fix
+
+
+def test_a_longer_run_killed_while_it_is_written_down_is_no_mixture_with_the_shorter(
+    data, copied, tmp_path, monkeypatch
+):
+    """The scores of the one beside the model of the other, or a time of fewer steps."""
+    longer = (*RUN, "training.steps=10")
+    shutil.copytree(copied, tmp_path / "whole")
+    train_here(data, tmp_path / "whole", *longer, resume=True)
+    (copied / "report.html").write_text("of the shorter run")
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(running, "save_model", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train_here(data, copied, *longer, resume=True)
+    assert (copied / "evaluation.json").read_bytes() == (tmp_path / "whole" / "evaluation.json").read_bytes()
+    assert not (copied / "report.html").exists()
+    with pytest.raises(CheckpointError, match="no model here"):
+        load_card(copied)
+    train_here(data, copied, *longer, resume=True)
+    assert_same_run(tmp_path / "whole", copied)
+    assert json.loads((copied / "timing.json").read_text())["actual"]["seconds"] is None  # not that of the shorter run
 
 
 @pytest.mark.parametrize(

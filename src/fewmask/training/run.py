@@ -234,6 +234,8 @@ def _finish(
         scores = validate(session, observer)
     with session.timed(FILES):
         writer.wait()
+        if session.world.main and pace.steps:
+            folder.withdraw()
         selected, chosen_on = _ship(session, folder, scores)
     session.world.barrier()
     peak = max(peak, peak_reserved(session.engine.device))

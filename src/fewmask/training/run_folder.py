@@ -130,6 +130,14 @@ class RunFolder:
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
         write_atomically(self.config, lambda file: file.write(text.encode()))
 
+    def withdraw(self) -> None:
+        """What a shorter run said at its end: were the longer one killed while it says it anew, both would be mixed.
+
+        Without the card there is no model, and without `timing` the resumed run says that nobody knows.
+        """
+        for path in (self.path / "model.json", self.timing, self.report):
+            path.unlink(missing_ok=True)
+
     def read_config(self) -> Config:
         if not self.config.is_file():
             raise CheckpointError("not a run folder", where=str(self.path), fix="the --out folder of `fewmask train`")
