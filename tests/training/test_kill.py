@@ -94,8 +94,26 @@ def test_a_request_to_stop_leaves_a_checkpoint_and_says_how_to_go_on(data, whole
         text = (tmp_path / f"{number.name}.log").read_text()
         newest = load_checkpoint(list_checkpoints(run / "checkpoints")[0])
         assert f"stopped by {number.name} after step {newest['step']};" in text
-        assert f"fewmask train --out {run} --resume" in text
+        assert text.splitlines()[-1] == f"go on with: fewmask train --out {run} --device cpu --resume"
         assert 4 <= newest["step"] < STEPS
         assert "Traceback" not in text
         train_here(data, run, *RUN, resume=True)
         assert_same_run(whole, run)
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_says_how_to_go_on(data, tmp_path):
+    """`fewmask train --out RUN --resume` would go on with one process, and without what a resumed run was to change."""
+    run = tmp_path / "run"
+    command = [*words(data, run, *RUN), "training.check_every=1"]
+    asked = [(4, command, "and --resume"), (12, [*command, "--resume"], "")]
+    for step, arguments, more in asked:
+        log = tmp_path / f"{step}.log"
+        process = start(arguments, log, ranks=2)
+        wait_for(process, lambda step=step: reached(run) >= step, log)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) != 0
+        said = [line for line in log.read_text().splitlines() if line.startswith(("stopped by", "go on with"))]
+        newest = load_checkpoint(list_checkpoints(run / "checkpoints")[0])["step"]
+        stopped = f"stopped by SIGTERM after step {newest}; a checkpoint is in {run}"
+        assert said == [stopped, f"go on with the same command {more}".rstrip()]

@@ -18,7 +18,9 @@ from fewmask.networks.timm_bodies import check_backbone
 from fewmask.networks.weights import read_weights
 from fewmask.report.tables import scores_table
 from fewmask.settings import resolve
+from fewmask.training.distributed import launched_world
 from fewmask.training.learners import baseline_config, check_learners, learner_config
+from fewmask.training.observer import Observer
 from fewmask.training.run import Outcome, run_training
 from fewmask.training.run_folder import RunFolder
 from fewmask.training.signals import Interrupted
@@ -45,7 +47,8 @@ def run_train(
     layers = [for_method(layer, method) for layer in spoken]
     config = _from_anywhere(resolve(*layers))
     _require_possible(config, out, resume, starts=bool(baselines) or init is not None)
-    with ConsoleObserver() as observer:
+    with ConsoleObserver() as console:
+        observer = console if launched_world().main else Observer()  # of several processes the first one speaks
         if asked and not resume:
             observer.say(f"there is no run in {out} yet, so one starts")
         for line in (*of_another_method(spoken, method), *of_another_optimizer(layers)):
@@ -56,18 +59,25 @@ def run_train(
             )
         except Interrupted as stopped:
             observer.say(f"{stopped}; a checkpoint is in {out}")
-            observer.say(_go_on(out))
+            observer.say(_go_on(out, device, asked))
             return 128 + stopped.signal_number
         except KeyboardInterrupt:  # outside the loop: while reading, sweeping or scoring
-            observer.say(f"stopped; {_go_on(out) if (out / 'config.yaml').is_file() else 'nothing was begun'}")
+            begun = (out / "config.yaml").is_file()
+            observer.say(f"stopped; {_go_on(out, device, asked) if begun else 'nothing was begun'}")
             return 128 + signal.SIGINT
         if outcome.session.world.main:
-            _report(outcome, observer)
+            _report(outcome, console)
     return 0
 
 
-def _go_on(out: Path) -> str:
-    return f"go on with: fewmask train --out {shlex.quote(str(out))} --resume"
+def _go_on(out: Path, device: str | None, resumed: bool) -> str:
+    """What a run that was to be resumed has changed may not be in its folder yet; its command has it all."""
+    if resumed:
+        return "go on with the same command"
+    if launched_world().size > 1:
+        return "go on with the same command and --resume"
+    words = ["fewmask", "train", "--out", str(out), *(["--device", device] if device else []), "--resume"]
+    return f"go on with: {shlex.join(words)}"
 
 
 def _from_anywhere(config: Config) -> Config:

@@ -60,15 +60,20 @@ class World:
             dist.destroy_process_group()
 
 
-def join_world(device: torch.device) -> World:
-    """The world that torchrun describes in the environment, or a world of one."""
+def launched_world() -> World:
+    """The world that torchrun describes in the environment, or a world of one; nobody has joined it yet."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
-        return World()
+    return World(int(os.environ["RANK"]), size) if size > 1 else World()
+
+
+def join_world(device: torch.device) -> World:
+    world = launched_world()
+    if world.size == 1:
+        return world
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return World(dist.get_rank(), size)
+    return world
 
 
 def check_divisible(world: World, **batches: int) -> None:
