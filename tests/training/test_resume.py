@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file
@@ -85,6 +86,23 @@ def test_a_folder_in_which_nothing_was_begun_is_gone(tmp_path):
     with RunFolder(tmp_path / "deep" / "run").held():
         assert (tmp_path / "deep" / "run").is_dir()
     assert not (tmp_path / "deep" / "run").exists()
+
+
+def test_a_run_with_a_checkpoint_needs_its_pretrained_weights_no_more(data, tmp_path):
+    """Its own are in the checkpoint; the file may be gone, or named from another working folder."""
+    file, run = tmp_path / "weights.pt", tmp_path / "run"
+    torch.save(timm.create_model("test_resnet").state_dict(), file)
+    words = (*RUN, f"network.pretrained={file}", "baseline.training.steps=3")
+    train_here(data, tmp_path / "whole", *words, method="rml")
+    shutil.copytree(tmp_path / "whole", run)
+    list_checkpoints(run / "checkpoints")[0].unlink()  # as if it had been killed before the last ones
+    file.unlink()
+    heard = train_here(data, run, *words, method="rml", resume=True)
+    assert any("weights: those of the checkpoint" in line for line in heard.lines)
+    assert_same_run(tmp_path / "whole", run)
+    assert (run / "config.yaml").read_bytes() == (tmp_path / "whole" / "config.yaml").read_bytes()
+    with pytest.raises(CheckpointError, match="no such weight file"):
+        train_here(data, tmp_path / "other", *words, method="rml", resume=True)  # of this run nothing was saved
 
 
 def test_resuming_a_finished_run_changes_nothing(data, finished, copied):

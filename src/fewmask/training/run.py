@@ -94,9 +94,13 @@ def _run_on(
         config = config.model_copy(
             update={"views": config.views.model_copy(update={"crop": choose_crop(config, stores.labeled)})}
         )
-        session = build_session(config, dataset, stores, device=torch_device, world=world, observer=observer)
+        folder = RunFolder(out)
+        saved = resume and folder.saved
+        session = build_session(
+            config, dataset, stores, device=torch_device, world=world, observer=observer, saved=saved
+        )
         del stores  # the session's may lie on a GPU, and then the host needs none
-        return run_session(session, RunFolder(out), resume=resume, starts=starts, observer=observer)
+        return run_session(session, folder, resume=resume, starts=starts, observer=observer)
     finally:
         world.close()
 

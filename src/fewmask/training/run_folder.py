@@ -52,6 +52,11 @@ class RunFolder:
         return sorted(path.parent for path in self.path.glob("baseline*/model.safetensors"))
 
     @property
+    def saved(self) -> bool:
+        """Whether there is a state that the run can go on from."""
+        return self.config.exists() and bool(list_checkpoints(self.checkpoints))
+
+    @property
     def evaluation(self) -> Path:
         return self.path / "evaluation.json"
 

@@ -21,6 +21,7 @@ from fewmask.networks.build import build_network
 from fewmask.networks.compilation import compile_blocks, compile_problem
 from fewmask.networks.recomputation import recompute_blocks, split_passes
 from fewmask.networks.segmentation import SegmentationNetwork
+from fewmask.networks.weight_matching import WeightReport
 from fewmask.training.clock import Clock
 from fewmask.training.diagnostics import Diagnostics
 from fewmask.training.distributed import World, check_divisible, sync_batch_norms
@@ -88,11 +89,15 @@ def build_session(
     world: World,
     observer: Observer,
     known_checksums: dict[str, str] | None = None,
+    saved: bool = False,
 ) -> Session:
-    """`config` has its crop. Checksums that are known already spare reading all files again."""
+    """`config` has its crop. Checksums that are known already spare reading all files again.
+
+    `saved`: the weights will be those of a checkpoint, so nothing pretrained is looked for, which may be gone by now.
+    """
     config = with_all_settings(config)
     _choose_kernels(config.training, device)
-    method = build_method(config, dataset, stores)
+    method = build_method(config, dataset, stores, saved)
     _require_images(config, method, dataset, stores)
     check_divisible(world, batch=config.training.batch, unlabeled_batch=_unlabeled_batch(config))
     check_networks(config, method, stores, world)
@@ -224,16 +229,21 @@ def _unlabeled_batch(config: Config) -> int:
     return config.training.unlabeled_batch or config.training.batch
 
 
-def build_method(config: Config, dataset: Dataset, stores: Stores) -> Method:
+def build_method(config: Config, dataset: Dataset, stores: Stores, saved: bool) -> Method:
     def build(learner: str) -> SegmentationNetwork:
         seed = zlib.crc32(f"{config.seed}/{learner}".encode())
         settings = learner_config(config, learner).network
+        if saved:
+            settings = settings.model_copy(update={"pretrained": "none"})
         try:
-            return build_network(settings, num_classes=len(dataset.classes), channels=stores.channels, seed=seed)
+            network = build_network(settings, num_classes=len(dataset.classes), channels=stores.channels, seed=seed)
         except ConfigError as error:
             if learner not in config.learners:
                 raise
             raise ConfigError(error.what, where=f"{error.where} of {learner}", fix=error.fix) from None
+        if saved:
+            network.weights = WeightReport("those of the checkpoint")
+        return network
 
     loss = LabeledLoss(config.loss, _class_weights(config, len(dataset.classes), stores.labels))
     stores.host.release()
