@@ -19,6 +19,7 @@ from fewmask.training.checkpoint import (
     save_checkpoint,
     write_atomically,
 )
+from fewmask.training.run_folder import RunFolder
 
 
 def state(value: float = 0.0, size: int = 4) -> dict[str, object]:
@@ -148,6 +149,22 @@ def test_a_full_disk_leaves_the_old_file_and_says_so(tmp_path, as_checkpoint):
     assert "free space" in caught.value.fix
     assert names(tmp_path) == ["step_00000005.pt"]
     assert old.read_bytes() == before
+
+
+def test_a_line_of_metrics_that_does_not_fit_says_which_file_it_was(tmp_path):
+    """Half of it may stand there then; a resumed run drops it."""
+    folder = RunFolder(tmp_path)
+    for step in (1, 2):
+        folder.append_metrics({"step": step})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30, hard))
+    try:
+        with pytest.raises(TrainingError, match=r"metrics\.jsonl cannot be written: File too large") as caught:
+            folder.append_metrics({"step": 3})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.where == str(tmp_path)
+    assert folder.read_metrics() == [{"step": 1}, {"step": 2}]
 
 
 def test_what_a_killed_writer_left_is_removed(tmp_path):

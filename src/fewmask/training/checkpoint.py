@@ -33,12 +33,16 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
         cause = error if isinstance(error, OSError) else error.__context__  # torch.save hides what the disk said
         if not isinstance(cause, OSError):
             raise
-        what = f"{path.name} cannot be written: {cause.strerror}"
-        raise TrainingError(what, where=str(path.parent), fix="free space and the right to write there") from error
+        raise not_written(path, cause) from error
     finally:
         with suppress(OSError):  # on a read-only file system even what is not there cannot be removed
             temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+def not_written(path: Path, error: OSError) -> TrainingError:
+    what = f"{path.name} cannot be written: {error.strerror}"
+    return TrainingError(what, where=str(path.parent), fix="free space and the right to write there")
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:

@@ -21,7 +21,7 @@ import yaml
 from fewmask.config import Config
 from fewmask.errors import CheckpointError, ConfigError, FewmaskError
 from fewmask.settings import read_section, read_settings_file
-from fewmask.training.checkpoint import list_checkpoints, remove_temporaries, step_of, write_atomically
+from fewmask.training.checkpoint import list_checkpoints, not_written, remove_temporaries, step_of, write_atomically
 
 _PACKAGES = ("fewmask", "torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
 
@@ -161,8 +161,11 @@ class RunFolder:
         return content
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
-        with self.metrics.open("a") as file:
-            file.write(_json_line(line))
+        try:
+            with self.metrics.open("a") as file:
+                file.write(_json_line(line))
+        except OSError as error:  # a write that fails does not say which file it was
+            raise not_written(self.metrics, error) from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
         if not self.metrics.is_file():
