@@ -12,6 +12,7 @@ from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 
 from fewmask.errors import ConfigError
+from fewmask.methods.table import METHODS
 from fewmask.training.checkpoint import CheckpointWriter
 from fewmask.training.distributed import World, join_world, sync_batch_norms
 from fewmask.training.loop import train
@@ -39,14 +40,15 @@ CASES: dict[str, tuple[str, ...]] = {
     "pair": (*EXACT, *PAIR, SLOW, WEIGHT, "settings.buffers=weak"),
     "parts": (*EXACT, *NOISE, "network.frozen_norm=true", "training.accumulate=2"),
 }
+CASES |= dict.fromkeys(METHODS, (*EXACT, *NOISE))
 AGAIN = {"pair again": (*CASES["pair"], "training.checkpointing=true")}  # collectives within the backward pass
-METHODS = {"pair": "rml", "pair again": "rml"}  # the others are supervised
+CASE_METHODS = {"pair": "rml", "pair again": "rml"} | {name: name for name in METHODS}  # the others are supervised
 SHARES = ((0, 2), (2, 6))  # BatchNorm's six images: two on the first rank, four on the second
 
 
 def trained(data: Path, case: str, world: World) -> dict[str, Tensor]:
     """Five steps: every tensor of the method, and the metrics."""
-    session = tiny_session(data, *(CASES | AGAIN)[case], method=METHODS.get(case, "supervised"), world=world)
+    session = tiny_session(data, *(CASES | AGAIN)[case], method=CASE_METHODS.get(case, "supervised"), world=world)
     if session.method.needs_baseline:
         session.method.start_stage(0)
         session = restarted(session, sweep(session, Observer()))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fewmask.methods.table import METHODS
 from fewmask.training.session import Session
 from tests.training.runs import NOISY, started_session, step_metrics
 from tests.training.tape import Tape, TapedStepper, lanes_mixed, lanes_turned
@@ -17,7 +18,7 @@ from tests.training.tape import Tape, TapedStepper, lanes_mixed, lanes_turned
 STEPS = 10
 LIVE = (f"training.steps={STEPS}", "optimizer.warmup=5", "optimizer.clip=0.5")  # rates move in every step
 ADAMW = ("optimizer.name=adamw", "optimizer.schedule=cosine")
-RUNS = {
+RUNS = {name: (name, NOISY[:2]) for name, kind in METHODS.items() if kind.capturable} | {
     "supervised": ("supervised", (*NOISY[:2], "loss.kind=ohem", "settings.photometric=true", *ADAMW)),
     "mean_teacher": ("mean_teacher", (*NOISY, "settings.ramp=0.9", "settings.buffers=weak")),
     "rml": ("rml", (*NOISY, "settings.warmup=true", "settings.labeled_every=3", "settings.momentum=0.9")),

@@ -17,7 +17,7 @@ from fewmask.errors import ConfigError
 from fewmask.learning.losses import LabeledLoss, inverse_frequency_weights
 from fewmask.methods.method import Method
 from fewmask.methods.table import create_method, read_method_settings
-from fewmask.networks.build import build_network
+from fewmask.networks.build import build_network, seeded
 from fewmask.networks.compilation import compile_blocks, compile_problem
 from fewmask.networks.recomputation import recompute_blocks, split_passes
 from fewmask.networks.segmentation import SegmentationNetwork
@@ -247,7 +247,8 @@ def build_method(config: Config, dataset: Dataset, stores: Stores, saved: bool) 
 
     loss = LabeledLoss(config.loss, _class_weights(config, len(dataset.classes), stores.labels))
     stores.host.release()
-    return create_method(config.method, config.settings, build, loss)
+    with seeded(zlib.crc32(f"{config.seed}/{config.method}".encode())):  # what a method makes beside its networks
+        return create_method(config.method, config.settings, build, loss)
 
 
 def checksums(dataset: Dataset) -> dict[str, str]:
