@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,15 @@ def test_what_was_measured_is_kept_when_the_next_one_fails(fewmask, tmp_path: Pa
     (camvid,) = json.loads(out.read_text())
     assert (result.code, camvid["preset"]) == (130, "camvid")
     assert json.loads(result.out) == [camvid] if as_json else result.out == f"{summary(camvid)}\n"
+
+
+def test_a_step_that_no_memory_holds_is_an_error_with_a_way_out(fewmask):
+    result = fewmask("bench", "step", "--preset", "camvid", "--device", "cpu", *TINY, "views.crop=400000x400000")
+    assert (result.code, result.out) == (2, "")
+    assert re.search(
+        r"error: out of memory: .*tried to allocate \d+ bytes\n.*\n *valid: a smaller training.batch", result.err
+    )
+    assert "Traceback" not in result.err
 
 
 def test_only_the_papers_method_is_timed(fewmask):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fewmask.commands import options
-from fewmask.errors import ConfigError
+from fewmask.errors import ConfigError, TrainingError
 
 if TYPE_CHECKING:  # --help does without it
     from fewmask.config import Config
@@ -192,7 +192,7 @@ def _hand_over(measured: Iterable[dict[str, Any]], as_json: bool, out: Path | No
     _require_writable(out)
     results: list[dict[str, Any]] = []
     try:
-        for result in measured:
+        for result in _with_memory_errors(measured):
             results.append(rounded(result))
             if not as_json:
                 typer.echo(summary(results[-1]))
@@ -204,6 +204,20 @@ def _hand_over(measured: Iterable[dict[str, Any]], as_json: bool, out: Path | No
     if picture is not None:
         _draw(results[0], picture)
     return 0
+
+
+def _with_memory_errors(measured: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Too little memory is no fault of the program: it gets a way out instead of a traceback."""
+    from fewmask.training.device_memory import is_out_of_memory
+    from fewmask.training.memory_advice import allocation
+
+    try:
+        yield from measured
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        fix = "a smaller training.batch or views.crop; --tile 512 for predictions"
+        raise TrainingError(f"out of memory: {allocation(error)}", where="this measurement", fix=fix) from None
 
 
 def _write(results: Sequence[dict[str, Any]], out: Path) -> None:
