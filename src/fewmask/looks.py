@@ -45,8 +45,8 @@ def _shares(values: Numbers) -> str:
     labeled = dict(_named(values, "prior_share/"))
     pairs = [(taught, labeled[name], name) for name, taught in _named(values, "pseudo_share/")]
     pairs.sort(key=lambda pair: -abs(pair[0] - pair[1]))
-    most = ", ".join(f"{name} {_percent(taught)} for {_percent(share)}" for taught, share, name in pairs[:_MOST_SHARES])
-    return f"class shares {_percent(values['pseudo/from_prior'])} apart from the labeled ones, most: {most}"
+    most = ", ".join(f"{name} {100 * taught:.1f} for {100 * share:.1f}" for taught, share, name in pairs[:_MOST_SHARES])
+    return f"classes {_percent(values['pseudo/from_prior'])} off the labeled shares: {most} %"
 
 
 def _rectification(values: Numbers) -> str:
@@ -56,8 +56,6 @@ def _rectification(values: Numbers) -> str:
     if "rectification/flips_right" in values:
         right, before = values["rectification/flips_right"], values["rectification/flips_from_right"]
         parts.append(f"{_percent(right)} of the flips are right, {_percent(before)} were right before")
-    if "prototypes/drift" in values:
-        parts.append(f"prototypes have moved by {_percent(values['prototypes/drift'])}")
     return ", ".join(parts)
 
 
@@ -67,6 +65,8 @@ def _learners(values: Numbers) -> str:
         parts.append(f"the two teachers are {_percent(values['coupling/total_variation'])} apart")
     if "coupling/same_label" in values:
         parts.append(f"they teach the same on {_percent(values['coupling/same_label'])}")
+    if "prototypes/drift" in values:
+        parts.append(f"prototypes have moved by {_percent(values['prototypes/drift'])}")
     return ", ".join(parts)
 
 
