@@ -48,6 +48,16 @@ def test_wrappers_and_prefixes_are_seen_through(tmp_path, wrapper, prefix):
     assert torch.equal(net.backbone.body.layer3[0].conv2.weight, state[prefix + "layer3.0.conv2.weight"])
 
 
+def test_of_two_networks_in_a_file_every_process_takes_the_same():
+    """Neither name is shorter; sets of words have another order in each process."""
+    own = timm.create_model("resnet10t", features_only=True, **NARROW).state_dict()
+    given = {f"{who}.{name}": torch.full_like(own[name], place) for place, who in enumerate("zyxab") for name in own}
+    fitting, report = match_weights(own, given, "file")
+    assert all((value == 3).all() for value in fitting.values())
+    assert not report.missing
+    assert len(report.unexpected) == 4 * report.total
+
+
 @pytest.mark.parametrize(
     ("backbone", "stride", "options"),
     [

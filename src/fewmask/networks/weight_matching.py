@@ -91,7 +91,8 @@ def _names_in_file(own: Iterable[str], given: Iterable[str]) -> dict[str, str]:
     for name in there:
         parts = name.split(".")[: _MOST_PREFIX_PARTS + 1]
         prefixes.update(".".join(parts[:length]) + "." for length in range(1, len(parts)))
-    best = max(sorted(prefixes, key=len), key=lambda prefix: sum(prefix + name in there for name in wanted))
+    in_order = sorted(prefixes, key=lambda prefix: (len(prefix), prefix))  # where several fit as well, always the same
+    best = max(in_order, key=lambda prefix: sum(prefix + name in there for name in wanted))
     return {name: there[best + canonical] for canonical, name in wanted.items() if best + canonical in there}
 
 
