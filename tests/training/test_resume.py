@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from fewmask.errors import CheckpointError, ConfigError
 from fewmask.training import run as running
 from fewmask.training.checkpoint import list_checkpoints
+from fewmask.training.initialize import initialize_from
 from fewmask.training.model_file import load_card
 from fewmask.training.run_folder import RunFolder
 from tests.training.runs import NOISY, assert_same_run, newest_state, tiny_session, train_here, write_data
@@ -256,6 +257,14 @@ def test_init_with_other_classes_keeps_the_classifier_fresh_and_says_so(finished
         torch.testing.assert_close(state[f"network.student_1.{key}"], model[key], rtol=0, atol=1e-12, msg=key)
     fresh = tiny_session(other, *rates, method="supervised").method.student_1.head.classifier.weight
     torch.testing.assert_close(state["network.student_1.head.classifier.weight"], fresh.detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_init_says_which_of_two_learners_starts_with_a_fresh_head(data, finished, number):
+    """One of them is wider than the run that both start from."""
+    method = tiny_session(data, f"learners.student_{number}.network.width=24", method="rml").method
+    line = initialize_from(method, finished, list(method.networks()))
+    assert line.endswith(f"; fresh start for head of student_{number} and teacher_{number}")
 
 
 def test_init_from_another_architecture_is_an_error_and_leaves_no_run(data, finished, tmp_path):

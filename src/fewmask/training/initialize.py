@@ -46,12 +46,12 @@ def initialize_from(method: Method, run: Path, names: Sequence[str]) -> str:
     """
     source, card = load_model(run)
     tensors = source.state_dict()
-    kept: list[str] = []
+    kept: dict[str, list[str]] = {}
     networks = method.networks()
     for name in names:
         own = networks[name].state_dict()
         fitting = {key: value for key, value in tensors.items() if key in own and own[key].shape == value.shape}
-        kept = _parts([key for key in own if key not in fitting], fitting)
+        kept[name] = _parts([key for key in own if key not in fitting], fitting)
         if len(fitting) < len(own) / 2:
             raise CheckpointError(
                 f"the run's network is another one: less than half of its tensors fit {name}",
@@ -59,7 +59,7 @@ def initialize_from(method: Method, run: Path, names: Sequence[str]) -> str:
                 fix=" ".join(f"network.{key}={getattr(card.network, key)}" for key in ("backbone", "head", "width")),
             )
         networks[name].load_state_dict(fitting, strict=False)
-    fresh = f"; fresh start for {', '.join(kept)}" if kept else ""
+    fresh = f"; fresh start for {_named(kept)}" if any(kept.values()) else ""
     whose = "networks start" if len(names) == len(networks) else f"{', '.join(names)} start"
     return f"{whose} from {card.predictor} of {run}{fresh}"
 
@@ -69,3 +69,14 @@ def _parts(fresh: Sequence[str], taken: Collection[str]) -> list[str]:
     known = {key.partition(".")[0] for key in taken}
     names = [key if key.partition(".")[0] in known else key.partition(".")[0] for key in fresh]
     return [*dict.fromkeys(names)]
+
+
+def _named(kept: Mapping[str, Sequence[str]]) -> str:
+    """Each part with the networks that it belongs to, where these are not all."""
+    owners: dict[str, list[str]] = {}
+    for name, parts in kept.items():
+        for part in parts:
+            owners.setdefault(part, []).append(name)
+    return ", ".join(
+        part if len(names) == len(kept) else f"{part} of {' and '.join(names)}" for part, names in owners.items()
+    )
