@@ -123,7 +123,7 @@ class LossSettings(Section):
         "cross_entropy", description="labeled loss; ohem keeps the hardest pixels, dice adds Dice to cross entropy"
     )
     class_weights: tuple[float, ...] | Literal["inverse_frequency"] | None = Field(
-        None, description="weight per class, or inverse_frequency from the labeled masks"
+        None, description="weight per class, or inverse_frequency from the labeled masks; not with ohem"
     )
     ohem_threshold: Share = Field(
         0.7, description="ohem keeps pixels whose true class has a lower probability than this"

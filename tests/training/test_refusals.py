@@ -36,6 +36,18 @@ def refused(data: Path, out: Path, *words: str, method: str = "supervised", **pa
     return caught.value
 
 
+@pytest.mark.parametrize("kind", ["cross_entropy", "dice"])
+def test_class_weights_are_refused_where_the_loss_has_no_use_for_them(data, tmp_path, kind):
+    weights = ("loss.class_weights=1,2,3", "loss.kind=ohem")
+    error = refused(data, tmp_path / "run", *weights)
+    assert error.what == "ohem counts the pixels that it keeps alike, so class weights would do nothing"
+    without, _, kinds = error.fix.partition(", or ")
+    assert kind in kinds
+    assert tiny_session(data, *weights, without, method="supervised").method.labeled_loss.class_weights is None
+    session = tiny_session(data, *weights, f"loss.kind={kind}", method="supervised")
+    assert session.method.labeled_loss.class_weights.tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("words", "where", "first"),
     [

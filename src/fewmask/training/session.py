@@ -267,6 +267,12 @@ def _class_weights(config: Config, num_classes: int, labels: FlatImages) -> torc
     asked = config.loss.class_weights
     if asked is None:
         return None
+    if config.loss.kind == "ohem":
+        raise ConfigError(
+            "ohem counts the pixels that it keeps alike, so class weights would do nothing",
+            where="loss.class_weights, loss.kind",
+            fix="loss.class_weights=none, or loss.kind=cross_entropy or dice",
+        )
     if asked == "inverse_frequency":
         return inverse_frequency_weights(class_pixels(labels, num_classes))
     if len(asked) != num_classes:
