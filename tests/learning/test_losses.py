@@ -69,9 +69,10 @@ def test_dropped_pixels_stay_in_the_denominator():
     assert cross_entropy(logits, label, pixel_weight=kept.double()).value().item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_class_weights_follow_torch():
+@pytest.mark.parametrize("scale", [1.0, 1e-6])  # 1e-6: such as one over the pixels of a class
+def test_class_weights_follow_torch(scale: float):
     logits, label = example()
-    weights = torch.tensor([1.0, 0.2, 3.0, 0.0], dtype=torch.float64)
+    weights = scale * torch.tensor([1.0, 0.2, 3.0, 0.0], dtype=torch.float64)
     expected = F.cross_entropy(logits, label, weight=weights, ignore_index=IGNORE)
     assert cross_entropy(logits, label, class_weights=weights).value().item() == pytest.approx(
         expected.item(), abs=1e-12
@@ -94,7 +95,15 @@ def test_coarse_logits_are_enlarged_to_the_label():
     assert cross_entropy(coarse, label).value().item() == pytest.approx(expected.item(), abs=1e-12)
 
 
-@pytest.mark.parametrize(("threshold", "keep"), [(0.7, 0.1), (0.05, 0.5), (0.3, 0.0), (1.0, 1.0)])
+def test_enlarged_scores_are_not_rounded_in_mixed_precision():
+    logits, label = example(size=(8, 8))
+    coarse = logits[:, :, ::2, ::2].float()
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = cross_entropy(coarse, label).value()
+    assert mixed.item() == cross_entropy(coarse, label).value().item()
+
+
+@pytest.mark.parametrize(("threshold", "keep"), [(0.7, 0.1), (0.05, 0.5), (0.01, 0.3), (0.3, 0.0), (0.0, 0.5), (1.0, 1.0)])
 def test_hard_pixels_by_loop(threshold: float, keep: float):
     logits, label = example(3)
     losses = pixel_losses(logits, label).reshape(2, -1)
@@ -102,7 +111,8 @@ def test_hard_pixels_by_loop(threshold: float, keep: float):
     for row in losses:
         row = np.sort(row[np.isfinite(row)])[::-1]
         fewest = max(1, math.ceil(len(row) * keep))
-        hard = [value for rank, value in enumerate(row) if rank < fewest or value >= -math.log(threshold)]
+        easy = -math.log(threshold) if threshold > 0 else math.inf  # losses from here on are hard
+        hard = [value for rank, value in enumerate(row) if rank < fewest or value >= easy]
         total, count = total + sum(hard), count + len(hard)
     loss = hard_cross_entropy(logits, label, threshold=threshold, keep=keep)
     assert loss.terms[0].count == count
@@ -111,6 +121,7 @@ def test_hard_pixels_by_loop(threshold: float, keep: float):
 
 def test_dice_by_loop():
     logits, label = example(4)
+    label[1] = torch.where(label[1] == 2, 0, label[1])  # a class that is in one image only
     probability = logits.softmax(1).numpy()
     values = []
     for n in range(2):
@@ -134,6 +145,19 @@ def test_labeled_loss_adds_dice_with_its_weight():
     expected = cross_entropy(logits, label).value() + 0.5 * dice(logits, label).value()
     assert combined.value().item() == pytest.approx(expected.item())
     assert [term.name for term in combined.terms] == ["labeled", "labeled_dice"]
+
+
+def test_labeled_loss_follows_its_settings():
+    logits, label = example()
+    weights = torch.tensor([1.0, 0.2, 3.0, 0.5], dtype=torch.float64)
+    for kind in ("cross_entropy", "dice"):
+        (first, *_) = LabeledLoss(LossSettings(kind=kind), weights)(Scores(logits), label).terms
+        expected = F.cross_entropy(logits, label, weight=weights, ignore_index=IGNORE)
+        assert (first.total / first.count).item() == pytest.approx(expected.item(), abs=1e-12)
+    hard = LabeledLoss(LossSettings(kind="ohem", ohem_threshold=0.02, ohem_keep=0.6))(Scores(logits), label)
+    expected = hard_cross_entropy(logits, label, threshold=0.02, keep=0.6)
+    assert hard.terms[0].count == expected.terms[0].count == 18 + 15  # of 30 and 24 pixels
+    assert hard.value() == expected.value()
 
 
 def test_auxiliary_scores_add_their_weight_of_the_same_loss():

@@ -44,7 +44,10 @@ def cross_entropy(
     loss = _pixel_cross_entropy(logits, label)  # [N, H, W], 0 where ignored
     count = valid.to(loss.dtype)
     if class_weights is not None:
-        weight = class_weights.to(loss.dtype)[label.where(valid, 0)] * count
+        # Only their ratios matter. With the least at 1 no count of labeled pixels is below that of a single one, and
+        # what divides by it may take a smaller count for none (types.Loss).
+        weights = class_weights.to(loss.dtype)
+        weight = (weights / weights.where(weights > 0, math.inf).min())[label.where(valid, 0)] * count
         loss, count = loss * weight, weight
     if pixel_weight is not None:
         loss = loss * pixel_weight
