@@ -138,6 +138,7 @@ def test_an_unknown_backbone_gets_close_names():
     [
         ({"output_stride": 8}, "use network.stride"),
         ({"drop_path_rate": 0.1}, "survival"),
+        ({"patch_drop_rate": 0.1}, "a map needs all of its patches"),  # in train mode it has a part of them
         ({"depht": 3}, "unexpected keyword argument 'depht'"),
     ],
 )

@@ -25,6 +25,7 @@ _DECIDED_ELSEWHERE = {
     "output_stride": "use network.stride",
     "drop_path_rate": "use the method's survival rate",
     "drop_rate": "use the method's dropout",
+    "patch_drop_rate": "use the method's dropout: a map needs all of its patches",
 }
 # How timm says that a model does not know an argument or an image size.
 REFUSALS = (TypeError, ValueError, AssertionError, NotImplementedError, RuntimeError, KeyError, IndexError)
