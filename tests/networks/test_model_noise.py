@@ -12,7 +12,7 @@ import torch
 from fewmask.errors import ConfigError
 from fewmask.networks.build import build_network
 from fewmask.networks.model_noise import ResidualGate
-from tests.networks.small import NARROW, images, network, noise, settings, vit_settings
+from tests.networks.small import NARROW, TINY_VIT, images, network, noise, settings, vit_settings
 
 
 @pytest.mark.parametrize(("kind", "size"), [("channel", (1, 1)), ("element", (4, 6))])
@@ -110,6 +110,16 @@ def test_linear_depth_falls_from_one_to_the_survival_rate():
     net(images(1, 3, 32, 32), noise([0], survival=0.1))
 
 
+def test_linear_depth_drops_at_each_blocks_own_rate():
+    net, draws = network(stochastic_depth_rule="linear"), noise(list(range(8)), survival=0.1)
+    gates = net.backbone.noise.gates
+    uniform = draws.uniform("depth", 4).numpy().T  # [gates, N]
+    with net.backbone.noise.set_to(draws):
+        assert gates[0].keep is None
+        for gate, row, rate in zip(gates[1:], uniform[1:], (0.7, 0.4, 0.1), strict=True):
+            np.testing.assert_allclose(gate(torch.ones(8, 1)).numpy()[:, 0], (row < rate) / rate, rtol=1e-6)
+
+
 def test_constant_depth_is_the_same_everywhere():
     gates = [module for module in network().modules() if isinstance(module, ResidualGate)]
     assert [gate.survival(0.8) for gate in gates] == [pytest.approx(0.8)] * 4
@@ -188,8 +198,16 @@ def test_noise_that_leaves_nothing_or_fits_another_batch_is_an_error():
         network()(images(1, 3, 32, 32), noise([0, 1], dropout=0.5))
 
 
-def test_timms_own_dropout_is_off():
-    net = build_network(vit_settings(options={**vit_settings().options, "proj_drop_rate": 0.5}), num_classes=2).train()
+@pytest.mark.parametrize(
+    "asked",
+    [
+        vit_settings(options={**TINY_VIT, "attn_drop_rate": 0.5, "proj_drop_rate": 0.5, "pos_drop_rate": 0.5}),
+        settings(options={**NARROW, "drop_block_rate": 0.5}),
+    ],
+    ids=["vit", "resnet"],
+)
+def test_timms_own_dropout_is_off(asked):
+    net = build_network(asked, num_classes=2).train()
     net.head.eval()
     pictures = images(1, 3, 64, 64)
     assert torch.equal(net(pictures).logits, net(pictures).logits)
