@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fewmask.config import OptimizerSettings
+from fewmask.config import NetworkSettings, OptimizerSettings
 from fewmask.networks.build import build_network
 from fewmask.training.checkpoint import load_checkpoint, save_checkpoint
 from fewmask.training.optimizers import build_optimizer, set_rates
@@ -27,6 +27,22 @@ def test_head_and_backbone_have_their_own_rates(settings, head_lr):
         assert group_of(optimizer, parameter)["lr"] == pytest.approx(expected), name
     held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
     assert sorted(held) == sorted(id(parameter) for parameter in network.parameters())  # each exactly once
+
+
+def test_weights_that_timm_does_not_train_stay_out():
+    """EfficientViM has one for each level, which only its classifier would read."""
+    options = {"out_indices": (0, 1)}
+    settings = NetworkSettings(backbone="efficientvim_m1", head="sum2", stride=16, options=options)
+    method = make_method("supervised", settings)
+    engine = make_engine(method, SGD)
+    fixed = [name for name, value in method.student_1.named_parameters() if not value.requires_grad]
+    assert fixed == ["backbone.body.model.weights"]
+    before = {name: value.detach().clone() for name, value in method.student_1.named_parameters()}
+    engine.step(make_batch(size=(64, 64), stride=16), make_progress())
+    assert engine.bad_step.item() == -1
+    moved = [name for name, value in method.student_1.named_parameters() if not torch.equal(value, before[name])]
+    assert "backbone.body.model.patch_embed.conv.0.conv.weight" in moved
+    assert fixed[0] not in moved
 
 
 @pytest.mark.parametrize("decay_norms", [True, False])

@@ -52,6 +52,8 @@ def _groups(parameters: Any, lr: float, settings: OptimizerSettings) -> list[dic
     decayed: list[nn.Parameter] = []
     spared: list[nn.Parameter] = []
     for parameter in parameters:
+        if not parameter.requires_grad:  # timm's weights of a classifier that is not there
+            continue
         # Norm weights and all biases are vectors; convolution and linear weights are not.
         (spared if parameter.ndim <= 1 and not settings.decay_norms else decayed).append(parameter)
     groups = [(decayed, settings.weight_decay), (spared, 0.0)]
