@@ -45,6 +45,16 @@ def test_a_window_that_begins_at_a_cell_has_the_cells_of_the_whole_image(crop: t
     torch.testing.assert_close(got, whole[..., 3 : 3 + own.shape[-2], 4 : 4 + own.shape[-1]], atol=1e-6, rtol=0)
 
 
+def test_an_image_scored_with_as_many_pixels_as_cells_is_scored_where_it_is():
+    """81 pixels have 11 cells of 8, the last of which hangs over by 7: 11 pixels of the score do not."""
+    middle = (torch.arange(11) + 0.5) * 8
+    ramp = upsample(middle.expand(1, 1, 11, 11), (11, 11), (81, 81))[0, 0, 5]
+    expected = (torch.arange(11) + 0.5) * 81 / 11
+    torch.testing.assert_close(ramp[1:], expected[1:])  # before the first middle nothing is known
+    even = torch.rand(1, 2, 11, 11)
+    assert upsample(even, (11, 11), (88, 88)) is upsample(even, (11, 11)) is even
+
+
 @pytest.mark.parametrize("kind", ["convolutions", "patches"])
 def test_an_image_grown_by_a_few_pixels_is_scored_where_it_was(kind: str):
     """Pixels far from the new edge keep their probabilities, though the image has another row and column of cells."""
