@@ -123,6 +123,14 @@ def test_the_refined_pyramid_is_what_its_text_says():
     torch.testing.assert_close(head.embedding(deep, fine), feature, atol=1e-10, rtol=0)
 
 
+def test_fine_features_are_cut_down_to_48_channels():
+    """As in DeepLabv3+; narrow heads cut them down to their own width."""
+    for width, left in ((256, 48), (32, 32)):
+        state = deeplabv3plus((6, 64), 3, width=width, strides=(16, 4)).state_dict()
+        assert state["embedding.reduce.0.weight"].shape == (left, 64, 1, 1)
+        assert state["embedding.refine.0.0.weight"].shape == (width, width + left, 3, 3)
+
+
 @pytest.mark.parametrize("head", ["deeplabv2", "deeplabv3plus", "sum4", "sum2", "setr_naive"])
 def test_every_parameter_is_trained_and_belongs_to_one_group(head):
     net = network(head=head, stride=4).train()

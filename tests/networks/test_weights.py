@@ -100,10 +100,24 @@ def test_less_than_half_needs_to_be_asked_for(tmp_path):
     assert "missing" in network_report(net, asked).text()
 
 
+def test_more_than_half_is_enough_and_the_rest_is_named(tmp_path):
+    """A file that ends before the last stage, which starts at random."""
+    state = {name: value for name, value in whole_model().items() if not name.startswith(("layer4", "fc"))}
+    save_file(state, tmp_path / "weights.safetensors")
+    net = network(pretrained=str(tmp_path / "weights.safetensors"))
+    last = [name for name in network().backbone.body.state_dict() if name.startswith("layer4")]
+    assert list(net.weights.missing) == [name for name in last if not name.endswith("tracked")]
+    assert net.weights.unexpected == net.weights.wrong_shape == ()
+    assert f"{len(net.weights.missing)} missing (layer4.0.conv1.weight, " in net.weights.text()
+
+
 def test_another_architecture_with_the_same_names_is_refused(tmp_path):
     save_file(whole_model(**{**NARROW, "channels": (8, 8, 16, 32)}), tmp_path / "wide.safetensors")
-    with pytest.raises(CheckpointError, match=r"other shapes than resnet10t.*wrong shape \(layer4.0.conv1.weight"):
+    with pytest.raises(
+        CheckpointError, match=r"other shapes than resnet10t.*wrong shape \(layer4.0.conv1.weight"
+    ) as caught:
         network(pretrained=str(tmp_path / "wide.safetensors"))
+    assert "missing" not in caught.value.what
 
 
 @pytest.mark.parametrize(
