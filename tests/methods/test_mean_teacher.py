@@ -1,5 +1,6 @@
 """The mean teacher's step, followed by hand."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -17,8 +18,17 @@ def run_step(method, batch):
     return update, generator
 
 
+def decided_method(**settings: object):
+    """Its networks have learned nothing, and yet are sure of some pixels: of about half of them by more than 0.35."""
+    method = make_method("mean_teacher", **settings)
+    with torch.no_grad():
+        for network in (method.student_1, method.teacher_1):
+            network.head.classifier.weight.mul_(10)
+    return method
+
+
 def test_loss_is_the_formula():
-    method = make_method("mean_teacher", threshold=0.3, unlabeled_weight=0.7, ramp=0.0)
+    method = decided_method(threshold=0.35, unlabeled_weight=0.7, ramp=0.0)
     batch = make_batch()
     method.eval()  # BatchNorm aside, student and teacher are one function
     update, _ = run_step(method, batch)
@@ -39,8 +49,9 @@ def test_loss_is_the_formula():
                     if not batch.valid[source, y, x]:
                         continue
                     count += 1
-                    if confidence[source, y, x] >= 0.3:
+                    if confidence[source, y, x] >= 0.35:
                         total += losses[target[source, y, x], y, x].item()
+        assert 0 < (batch.valid & (confidence >= 0.35)).sum() < batch.valid.sum()
         labeled = F.interpolate(method.student_1(batch.image).logits, batch.image.shape[-2:], mode="bilinear")
         expected = F.cross_entropy(labeled, batch.label, ignore_index=IGNORE).item() + 0.7 * total / count
     assert update.loss.value().item() == pytest.approx(expected, rel=1e-4)
@@ -78,6 +89,37 @@ def test_a_high_threshold_trusts_nothing():
     measure = list(rest)[-1]
     assert measure.name == "trusted"
     assert measure.total.item() == 0.0
+
+
+def test_a_confidence_at_the_threshold_is_trusted():
+    method = make_method("mean_teacher", threshold=1.0)
+    with torch.no_grad():
+        method.teacher_1.head.classifier.weight.mul_(1e6)  # softmax rounds to 1
+    batch = make_batch()
+    (labels,) = method.pseudo_labels(batch)
+    assert (labels.label != IGNORE).sum().item() > 0.9 * batch.valid.sum().item()
+    _, rest = run_step(method, batch)
+    measure = list(rest)[-1]
+    assert measure.total.item() > 0.9 * measure.count.item()
+
+
+def test_an_answer_below_the_threshold_is_no_pseudo_label():
+    method, batch = decided_method(threshold=0.35), make_batch()
+    (labels,) = method.pseudo_labels(batch)
+    with torch.no_grad():
+        logits = F.interpolate(method.teacher_1(batch.weak).logits, batch.weak.shape[-2:], mode="bilinear")
+    confidence, label = logits.softmax(1).max(1)
+    taught = batch.valid & (confidence >= 0.35)
+    assert 0 < taught.sum() < batch.valid.sum()
+    assert torch.equal(labels.label, label.where(taught, IGNORE))
+
+
+def test_the_weight_of_unlabeled_images_rises_over_the_ramp():
+    method = make_method("mean_teacher", unlabeled_weight=2.0, ramp=0.5)
+    for step, expected in ((0, 2 * math.exp(-5)), (2, 2 * math.exp(-5 * 0.6**2)), (5, 2.0), (9, 2.0)):
+        update = next(method.step(make_batch(), make_progress(step, steps=10)))
+        (term,) = (term for term in update.loss.terms if term.name == "unlabeled")
+        assert float(term.weight) == pytest.approx(expected, rel=1e-5)
 
 
 def test_padding_never_teaches():

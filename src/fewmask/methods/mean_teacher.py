@@ -40,7 +40,7 @@ class MeanTeacherSettings(MethodSettings):
 
 
 class MeanTeacher(Method):
-    """L = H(y, h(x_l)) + w(t) * 1[max p > tau] * H(argmax p, h(strong(x_u))), p from the mean teacher on the weak view.
+    """L = H(y, h(x_l)) + w(t) * 1[max p >= tau] * H(argmax p, h(strong(x_u))), p of the mean teacher on the weak view.
 
     Tarvainen and Valpola's mean teacher with hard pseudo labels (RML, Eq. 2) and the box mixing of French et al.
     Deviations: hard labels instead of a squared difference; the confidence threshold acts per pixel, and dropped pixels
