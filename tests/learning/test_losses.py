@@ -103,7 +103,9 @@ def test_enlarged_scores_are_not_rounded_in_mixed_precision():
     assert mixed.item() == cross_entropy(coarse, label).value().item()
 
 
-@pytest.mark.parametrize(("threshold", "keep"), [(0.7, 0.1), (0.05, 0.5), (0.01, 0.3), (0.3, 0.0), (0.0, 0.5), (1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("threshold", "keep"), [(0.7, 0.1), (0.05, 0.5), (0.01, 0.3), (0.3, 0.0), (0.0, 0.5), (1.0, 1.0)]
+)
 def test_hard_pixels_by_loop(threshold: float, keep: float):
     logits, label = example(3)
     losses = pixel_losses(logits, label).reshape(2, -1)

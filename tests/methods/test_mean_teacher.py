@@ -122,6 +122,14 @@ def test_the_weight_of_unlabeled_images_rises_over_the_ramp():
         assert float(term.weight) == pytest.approx(expected, rel=1e-5)
 
 
+def test_views_are_those_that_the_settings_name():
+    for photometric in (True, False):
+        assert make_method("mean_teacher", photometric=photometric).views.strong == int(photometric)
+        assert make_method("mean_teacher", labeled_photometric=photometric).views.labeled_color == photometric
+        assert make_method("supervised", photometric=photometric).views.labeled_color == photometric
+    assert [make_method("mean_teacher", mixing=mixing).views.mixing for mixing in ("box", "none")] == ["box", "none"]
+
+
 def test_padding_never_teaches():
     method = make_method("mean_teacher", threshold=0.0)
     batch = make_batch()

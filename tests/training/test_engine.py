@@ -10,7 +10,7 @@ from fewmask.config import LossSettings, OptimizerSettings
 from fewmask.errors import ConfigError
 from fewmask.learning.losses import LabeledLoss
 from fewmask.methods.method import Method, MethodSettings
-from fewmask.training.engine import Engine, choose_device
+from fewmask.training.engine import Engine, choose_device, choose_precision
 from fewmask.types import Loss, Measure, Reduce, Update, ViewRequest
 from tests.miniature import make_batch, make_engine, make_method, make_progress
 
@@ -137,6 +137,55 @@ def test_a_gradient_that_is_not_finite_is_masked_though_the_loss_is():
     engine.step(make_batch(), make_progress(5))
     assert method.a.item() == 2.0
     assert engine.bad_step.item() == 5
+
+
+def test_a_loss_that_is_not_finite_is_masked_though_its_gradient_is():
+    """Its step is counted on from stage to stage, as the run's other steps are."""
+
+    class Shifted(Couple):
+        def step(self, batch, progress):
+            yield Update("a", Loss.mean("shifted", self.a + torch.inf, torch.tensor(1.0)))
+
+    method = Shifted()
+    optimizers = {"a": torch.optim.SGD([method.a], lr=0.1, fused=True)}
+    engine = Engine(method, optimizers, device=torch.device("cpu"))
+    engine.step(make_batch(), replace(make_progress(5), step=torch.tensor(1)))
+    assert method.a.grad.item() == 1.0
+    assert method.a.item() == 2.0
+    assert engine.bad_step.item() == 5
+
+
+@pytest.mark.parametrize("bad", ["a", "b"])
+def test_one_update_that_is_not_finite_is_masked_and_makes_a_bad_step(bad):
+    """The other one of the same step goes on."""
+
+    class Pair(Couple):
+        def step(self, batch, progress):
+            for name in "ab":
+                value = getattr(self, name) * (torch.nan if name == bad else 1.0)
+                yield Update(name, Loss.mean("value", value, torch.tensor(1.0)))
+
+    method = Pair()
+    optimizers = {name: torch.optim.SGD([getattr(method, name)], lr=0.5, fused=True) for name in "ab"}
+    engine = Engine(method, optimizers, device=torch.device("cpu"))
+    engine.step(make_batch(), make_progress(7))
+    assert engine.bad_step.item() == 7
+    assert (method.a.item(), method.b.item()) == ((2.0, 2.5) if bad == "a" else (1.5, 3.0))
+
+
+def test_each_optimizer_is_clipped_at_its_own_norm():
+    """Gradients of 6 and 5.88 (above): the first is cut to 0.5, the second follows from it and is left alone."""
+    engine = couple()
+    engine.clip = {"a": 0.5}
+    engine.step(make_batch(), make_progress())
+    assert engine.method.a.item() == pytest.approx(2 - 0.1 * 0.5, rel=1e-5)
+    assert engine.method.b.item() == pytest.approx(3 - 0.1 * 1.95**2 * 3, rel=1e-5)
+
+
+def test_mixed_precision_is_the_gpus_choice_and_nobody_elses():
+    found = {kind: choose_precision("auto", torch.device(kind)) for kind in ("cpu", "cuda")}
+    assert found == {"cpu": "fp32", "cuda": "bf16"}
+    assert [choose_precision(asked, torch.device("cuda")) for asked in ("fp32", "fp64")] == ["fp32", "fp64"]
 
 
 def test_a_gpu_named_by_its_number_becomes_the_current_one(monkeypatch):

@@ -84,6 +84,25 @@ def test_two_sgd_steps_by_hand():
             torch.testing.assert_close(value.detach(), before[name] - rate * velocity[name], rtol=1e-5, atol=1e-7)
 
 
+def test_two_adamw_steps_are_torchs_with_the_betas_asked_for():
+    """w <- w - rate * (m / (sqrt(v) + eps) + decay * w), with both averages corrected for their start."""
+    method = make_method("supervised")
+    engine = make_engine(method, ADAMW.model_copy(update={"betas": (0.6, 0.7)}))
+    first = {name: torch.zeros_like(value) for name, value in method.student_1.named_parameters()}
+    second = {name: torch.zeros_like(value) for name, value in method.student_1.named_parameters()}
+    for step in range(2):
+        before = {name: value.detach().clone() for name, value in method.student_1.named_parameters()}
+        engine.step(make_batch(step), make_progress(step))
+        for name, value in method.student_1.named_parameters():
+            first[name] = 0.6 * first[name] + 0.4 * value.grad
+            second[name] = 0.7 * second[name] + 0.3 * value.grad.square()
+            moved = first[name] / (1 - 0.6 ** (step + 1)) / ((second[name] / (1 - 0.7 ** (step + 1))).sqrt() + 1e-8)
+            rate = 0.03 if name.startswith("head.") else 1e-3
+            torch.testing.assert_close(
+                value.detach(), before[name] - rate * (moved + 0.1 * before[name]), rtol=1e-4, atol=1e-6
+            )
+
+
 @pytest.mark.parametrize("clip", [0.05, 1e6])
 def test_clipping_is_what_torch_does(clip):
     """The engine's update against backward, clip_grad_norm_ and a plain optimizer."""
