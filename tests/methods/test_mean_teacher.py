@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fewmask.types import IGNORE, Update
+from fewmask.types import IGNORE, Reduce, Update
 from tests.miniature import make_batch, make_engine, make_method, make_progress
 
 
@@ -128,6 +128,19 @@ def test_views_are_those_that_the_settings_name():
         assert make_method("mean_teacher", labeled_photometric=photometric).views.labeled_color == photometric
         assert make_method("supervised", photometric=photometric).views.labeled_color == photometric
     assert [make_method("mean_teacher", mixing=mixing).views.mixing for mixing in ("box", "none")] == ["box", "none"]
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_weak_statistics_are_moved_by_the_sums_over_all_processes(share):
+    """And by nothing else: where the answer is that nobody saw anything, they stay."""
+    method = make_method("mean_teacher", buffers="weak")
+    layer = next(method.teacher_1.batch_norms())
+    before = layer.running_mean.clone()
+    _, rest = run_step(method, make_batch())
+    request = next(rest)
+    assert isinstance(request, Reduce)
+    rest.send(share * request.tensor)
+    assert torch.equal(layer.running_mean, before) == (share == 0)
 
 
 def test_padding_never_teaches():
