@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +131,19 @@ def test_unknown_color_is_named() -> None:
 def test_negative_values_are_refused() -> None:
     with pytest.raises(DataError, match=r"-1 \(1 pixels\)"):
         decode_mask(np.array([[-1, 0]], np.int32), INDEX, "a.tif")
+
+
+def test_32_bit_masks_may_hold_any_values(tmp_path: Path) -> None:
+    """A table up to the largest would take 4 GiB for these four pixels."""
+    values = np.array([[0, 1], [-1, 2**31 - 1]], np.int32)
+    Image.fromarray(values).save(tmp_path / "mask.tif")
+    coding = MaskCoding("index", {0: 0, 1: 1}, ignore=frozenset({-1, 255, 2**31 - 1}))
+    np.testing.assert_array_equal(read_mask(tmp_path / "mask.tif", coding), [[0, 1], [IGNORE, IGNORE]])
+    tracemalloc.start()
+    with pytest.raises(DataProblem, match=r"outside the classes: 2147483647 \(1 pixels\)"):
+        read_mask(tmp_path / "mask.tif", replace(coding, ignore=frozenset({-1})))
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
 
 
 def test_color_mask_without_a_color_table(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ Labels are never clipped: a value that is not in the table is an error that name
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from fewmask.data.reading import sixteen_bit_gray_alpha
 from fewmask.types import IGNORE
 
 _UNKNOWN = 256  # in look-up tables, beyond every class and IGNORE
+_LARGEST_LISTED = 65535  # 16 bits; a table up to a stray 32-bit value would take gigabytes
 _SHOWN = 8  # values named in a message
 
 
@@ -84,14 +85,12 @@ def _equal_channels(raw: np.ndarray, where: object) -> np.ndarray:
 
 
 def _decode_values(raw: np.ndarray, coding: MaskCoding, where: object) -> np.ndarray:
-    largest = int(raw.max(initial=0))
-    table = np.full(max(largest, 255) + 1, _UNKNOWN, np.uint16)
-    for value, index in {**coding.lookup, **dict.fromkeys(coding.ignore, IGNORE)}.items():
-        if 0 <= value < len(table):
-            table[value] = index
-    negative = int(raw.min(initial=0)) < 0
-    label = table[np.where(raw < 0, 0, raw) if negative else raw]
-    unknown = (label == _UNKNOWN) | (raw < 0)
+    known = {**coding.lookup, **dict.fromkeys(coding.ignore, IGNORE)}
+    if raw.min(initial=0) < 0 or raw.max(initial=0) > _LARGEST_LISTED:
+        label = _found(raw.astype(np.int64), known)
+    else:
+        label = _table(known, int(raw.max(initial=0)))[raw]
+    unknown = label == _UNKNOWN
     if unknown.any():
         values, counts = np.unique(raw[unknown], return_counts=True)
         raise _outside(
@@ -100,19 +99,34 @@ def _decode_values(raw: np.ndarray, coding: MaskCoding, where: object) -> np.nda
     return label.astype(np.uint8)
 
 
+def _table(known: Mapping[int, int], largest: int) -> np.ndarray:
+    """What each value from 0 on means; much faster than a search."""
+    table = np.full(max(largest, 255) + 1, _UNKNOWN, np.uint16)
+    for value, index in known.items():
+        if 0 <= value < len(table):
+            table[value] = index
+    return table
+
+
+def _found(values: np.ndarray, known: Mapping[int, int]) -> np.ndarray:
+    """What each value means, wherever the values lie: 32-bit masks may hold any."""
+    ordered = sorted(known.items())
+    keys = np.array([key for key, _ in ordered], np.int64)
+    meaning = np.array([index for _, index in ordered], np.uint16)
+    place = np.searchsorted(keys, values).clip(max=len(keys) - 1)
+    return np.where(keys[place] == values, meaning[place], np.uint16(_UNKNOWN))
+
+
 def _decode_colors(raw: np.ndarray, coding: MaskCoding, where: object) -> np.ndarray:
     colors = {**coding.color_lookup, **dict.fromkeys(coding.ignore_colors, IGNORE)}
-    ordered = sorted((_color_code(color), label) for color, label in colors.items())
-    known = np.array([code for code, _ in ordered], np.int64)
-    label = np.array([label for _, label in ordered], np.uint8)
     codes = _color_codes(raw if raw.ndim == 3 else np.repeat(raw[:, :, None], 3, axis=2))
-    place = np.searchsorted(known, codes).clip(max=len(known) - 1)
-    unknown = known[place] != codes
+    label = _found(codes, {_color_code(color): index for color, index in colors.items()})
+    unknown = label == _UNKNOWN
     if unknown.any():
         values, counts = np.unique(codes[unknown], return_counts=True)
         texts = [f"{_color_text(code)} ({count} pixels)" for code, count in zip(values, counts, strict=True)]
         raise _outside(texts, coding, where)
-    return label[place]
+    return label.astype(np.uint8)
 
 
 def _outside(texts: list[str], coding: MaskCoding, where: object) -> DataProblem:
