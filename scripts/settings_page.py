@@ -128,7 +128,7 @@ def _values(shape: Mapping[str, Any]) -> str:
 
 def _bounds(shape: Mapping[str, Any]) -> str:
     names = {"exclusiveMinimum": "above", "minimum": "from", "exclusiveMaximum": "below", "maximum": "to"}
-    return "".join(f" {word} {shape[key]:g}" for key, word in names.items() if key in shape)
+    return "".join(f" {word} {shape[key]:.10g}" for key, word in names.items() if key in shape)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ Size = tuple[PositiveInt, PositiveInt]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 ADAMW_RATE = 0.0001
+SEEDS = 2**32  # numpy, whose permutation draws the labels, knows no others
 HORIZON = "_horizon"  # `decay_horizon` says `decay` in steps, or before it is resolved as a share of the steps
 
 
@@ -264,7 +265,7 @@ class Config(Section):
     """Everything a run depends on; config.yaml in the run folder holds it resolved."""
 
     preset: str | None = None
-    seed: int = Field(0, ge=0, description="seed of everything that is drawn")
+    seed: int = Field(0, ge=0, lt=SEEDS, description="seed of everything that is drawn")
     method: str = Field("rml", description="see `fewmask methods`")
     settings: dict[str, Any] = Field(
         default_factory=dict, description="the method's own settings, see `fewmask methods`"

@@ -53,6 +53,7 @@ EARLY = {
         "see `fewmask networks`",
     ),
     "seed": (("--seed", "-1"), "seed cannot be -1", "greater than or equal to 0"),
+    "large seed": (("--seed", "4294967296"), "seed cannot be 4294967296", "less than 4294967296"),
 }
 
 

@@ -13,6 +13,7 @@ from PIL import Image
 from fewmask.cli import run
 from fewmask.config import Config
 from fewmask.errors import CheckpointError, ConfigError
+from fewmask.training.baselines import baselines_of
 from fewmask.training.checkpoint import load_checkpoint
 from fewmask.training.learners import baseline_config, baseline_groups, learner_config
 from fewmask.training.networks import load_networks
@@ -181,6 +182,12 @@ def test_learners_that_differ_in_their_optimizer_alone_have_two_baselines(data: 
     assert len(baseline_groups(tiny_config(data, method="rml"), method)) == 1
     changed = tiny_config(data, "learners.student_2.optimizer.lr=0.1", method="rml")
     assert baseline_groups(changed, method) == [("student_1", "teacher_1"), ("student_2", "teacher_2")]
+
+
+def test_the_second_baseline_of_the_last_seed_has_the_first_one(data: Path, tmp_path: Path):
+    session = tiny_session(data, f"seed={2**32 - 1}", "learners.student_2.optimizer.lr=0.1", method="rml")
+    seeds = [each.config.seed for each in baselines_of(session, RunFolder(tmp_path / "run"))]
+    assert seeds == [2**32 - 1, 0]
 
 
 def test_what_a_learner_says_wins_over_the_run_and_another_kind_starts_from_the_defaults(data: Path):

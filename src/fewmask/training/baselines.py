@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fewmask.config import Config
+from fewmask.config import SEEDS, Config
 from fewmask.methods.method import learner_of
 from fewmask.training.checkpoint import list_checkpoints
 from fewmask.training.learners import baseline_config, baseline_groups
@@ -32,7 +32,7 @@ def baselines_of(session: Session, folder: RunFolder) -> list[Baseline]:
     return [
         Baseline(
             names,
-            baseline_config(session.config, learner_of(names[0]), seed=session.config.seed + index),
+            baseline_config(session.config, learner_of(names[0]), seed=(session.config.seed + index) % SEEDS),
             RunFolder(folder.path / (f"baseline_{index + 1}" if index else "baseline")),
         )
         for index, names in enumerate(groups)
