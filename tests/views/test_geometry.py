@@ -157,6 +157,20 @@ def test_windows_lie_inside_where_they_can_and_scales_keep_their_range() -> None
     assert bool((unflipped.scaled_height == 100).all())
 
 
+@pytest.mark.parametrize("centered", [False, True])
+def test_scale_place_and_flip_of_a_window_are_drawn_apart(centered: bool) -> None:
+    images = flat_images([torch.zeros(1, 200, 200, dtype=torch.uint8)])
+    position = torch.arange(4000)
+    middle = torch.full_like(position, 100)
+    center = Center(middle, middle, torch.ones_like(position, dtype=torch.bool)) if centered else None
+    options = {"crop": (40, 40), "scale": (1.0, 1.5), "flip": True, "center": center}
+    windows = draw_windows(Randomness(0, torch.tensor(0)), "a", position, images, position * 0, **options)
+    size = windows.scaled_height
+    place = [begin - size / 2 if centered else begin / (size - 40) for begin in (windows.top, windows.left)]
+    related = torch.corrcoef(torch.stack([size.float(), *place, windows.flip.float()])) - torch.eye(4)
+    assert float(related.abs().max()) < 0.08  # five standard errors
+
+
 @pytest.mark.parametrize("crop", [(1, 1), (2, 3), (20, 25), (64, 64)])
 def test_centered_windows_hold_their_pixel(crop: Size) -> None:
     """A source with one marked pixel: every enlarged crop around it shows the mark, and the others stay as drawn."""

@@ -68,6 +68,17 @@ def test_box_height_is_log_uniform_and_its_place_uniform() -> None:
     torch.testing.assert_close(cover, cover.flip(0, 1), atol=0.06, rtol=0)
 
 
+def test_shape_and_place_of_a_box_are_drawn_apart() -> None:
+    """Where a box lies in its height says nothing of where it lies in its width, nor does its shape."""
+    box = boxes(4000, (101, 101))
+    rows, columns = box.any(2), box.any(1)
+    room = [101 - each.sum(1) for each in (rows, columns)]
+    place = [each.int().argmax(1) / left.clamp(min=1) for each, left in zip((rows, columns), room, strict=True)]
+    drawn = torch.stack([rows.sum(1).float(), *place])[:, (room[0] > 10) & (room[1] > 10)]
+    related = torch.corrcoef(drawn) - torch.eye(3)
+    assert float(related.abs().max()) < 0.08
+
+
 @pytest.mark.parametrize(("count", "expected"), [(2, [1, 0]), (4, [1, 0, 3, 2]), (3, [1, 0, 1]), (5, [1, 0, 3, 2, 3])])
 def test_partners(count: int, expected: list[int]) -> None:
     assert partners(count).tolist() == expected
