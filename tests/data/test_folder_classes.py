@@ -67,6 +67,10 @@ def test_a_few_masks_of_two_classes_may_show_only_one_of_them(tmp_path: Path) ->
 def test_values_that_are_no_indices_are_not_taken_for_classes(tmp_path: Path) -> None:
     pairs(tmp_path, "a", 0, 17, 128, 200)
     assert "0, 17, 128, 200" in refused(tmp_path, "no-classes").what
+    pairs(tmp_path, "a", 0, 1, 5)  # half of the indices may be missing, not more
+    assert len(opened(tmp_path).classes) == 6
+    pairs(tmp_path, "a", 0, 1, 6)
+    refused(tmp_path, "no-classes")
 
 
 def test_ignored_value_is_no_class(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from test_folder import image, names, opened, refused
+from torchvision.datasets import Cityscapes
+from torchvision.models.segmentation import DeepLabV3_ResNet50_Weights
 
 from fewmask.data.dataset import Dataset
-from fewmask.data.layouts.voc import palette_color
-from fewmask.data.masks import read_mask
+from fewmask.data.layouts.voc import NAMES, palette_color
+from fewmask.data.masks import decode_mask, read_mask
 from fewmask.errors import ConfigError
 
 # VOC
@@ -46,6 +48,11 @@ def test_voc_palette_is_the_published_one() -> None:
     published = {0: (0, 0, 0), 1: (128, 0, 0), 2: (0, 128, 0), 4: (0, 0, 128), 7: (128, 128, 128), 8: (64, 0, 0)}
     published |= {15: (192, 128, 128), 20: (0, 64, 128), 255: (224, 224, 192)}
     assert {index: palette_color(index) for index in published} == published
+
+
+def test_voc_classes_are_in_the_order_of_torchvision() -> None:
+    categories = DeepLabV3_ResNet50_Weights.COCO_WITH_VOC_LABELS_V1.meta["categories"]
+    assert ("__background__", *NAMES[1:]) == tuple(categories)
 
 
 @pytest.mark.parametrize("below", ["", "VOC2012", "VOCdevkit/VOC2012"])
@@ -150,6 +157,22 @@ def test_cityscapes_with_some_train_ids_reads_label_ids(tmp_path: Path) -> None:
     assert all(str(sample.mask).endswith("labelIds.png") for sample in dataset.labeled + dataset.val)
 
 
+def test_cityscapes_classes_are_those_of_torchvision(tmp_path: Path) -> None:
+    dataset = opened(cityscapes(tmp_path, "labelIds"))
+    official = sorted((each for each in Cityscapes.classes if 0 <= each.train_id < 19), key=lambda each: each.train_id)
+    assert dataset.classes.names == tuple(each.name for each in official)
+    assert dataset.classes.colors == tuple(each.color for each in official)
+    assert dict(dataset.coding.lookup) == {each.id: each.train_id for each in official}
+    assert decode_mask(np.array([[7, 255, 33]]), dataset.coding).tolist() == [[0, 255, 18]]
+
+
+def test_a_cityscapes_list_may_name_frames_without_their_city(tmp_path: Path) -> None:
+    cityscapes(tmp_path / "data", "labelIds")
+    (tmp_path / "labeled.txt").write_text("bochum_000000_000019\n")
+    dataset = opened(tmp_path / "data", split=str(tmp_path / "labeled.txt"))
+    assert names(dataset.labeled) == ["bochum/bochum_000000_000019"]
+
+
 def test_published_cityscapes_list_on_label_ids(tmp_path: Path) -> None:
     """Public lists name labelTrainIds; where only labelIds lie on disk, these are read, with their own coding."""
     cityscapes(tmp_path / "data", "labelIds")
@@ -203,6 +226,36 @@ def test_camvid_in_its_original_form(tmp_path: Path) -> None:
     assert labels(dataset)[-1] == 255
     with pytest.raises(ConfigError, match="color-coded"):
         opened(tmp_path, ignore=(3,))
+
+
+GROUPS = {  # as SegNet's tutorial has CamVid's 32 names
+    "sky": "Sky",
+    "building": "Building Bridge Wall Tunnel Archway",
+    "pole": "Column_Pole TrafficCone",
+    "road": "Road LaneMkgsDriv LaneMkgsNonDriv",
+    "pavement": "Sidewalk ParkingBlock RoadShoulder",
+    "tree": "Tree VegetationMisc",
+    "sign": "SignSymbol Misc_Text TrafficLight",
+    "fence": "Fence",
+    "car": "Car SUVPickupTruck Truck_Bus Train OtherMoving",
+    "pedestrian": "Pedestrian Child CartLuggagePram Animal",
+    "bicyclist": "Bicyclist MotorcycleScooter",
+}
+
+
+def test_all_of_camvids_names_have_their_group(tmp_path: Path) -> None:
+    image(tmp_path / "701_StillsRaw_full/a.png")
+    (tmp_path / "LabeledApproved_full").mkdir()
+    listed = [name for group in GROUPS.values() for name in group.split()] + ["Void"]
+    assert len(listed) == 32
+    colors = {name: (number, 2 * number, 3) for number, name in enumerate(listed)}
+    lines = (f"{red} {green} {blue}\t{name}" for name, (red, green, blue) in colors.items())
+    (tmp_path / "LabeledApproved_full/label_colors.txt").write_text("\n".join(lines))
+    dataset = opened(tmp_path)
+    assert dataset.classes.names == tuple(GROUPS)
+    wanted = {colors[name]: index for index, group in enumerate(GROUPS.values()) for name in group.split()}
+    assert dataset.coding.color_lookup == wanted
+    assert dataset.coding.ignore_colors == {colors["Void"]}
 
 
 def test_layout_can_be_asked_for(tmp_path: Path) -> None:

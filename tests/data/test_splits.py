@@ -13,7 +13,7 @@ from test_folder import SHARED, image, mask, names, opened, pairs
 
 from fewmask.data.dataset import Sample
 from fewmask.data.problem import DataProblem
-from fewmask.data.splits import choose_labeled, label_count, names_checksum, split_record
+from fewmask.data.splits import choose_labeled, hold_out, label_count, names_checksum, split_record
 from fewmask.errors import ConfigError, DataError
 
 
@@ -152,6 +152,16 @@ def test_drawn_labels_leave_the_rest_unlabeled_with_hidden_truth(root: Path) -> 
     assert sorted(names(dataset.labeled + dataset.unlabeled)) == ["a", "b", "c", "sub/d", "unlabeled/u"]
     assert "a" in names(dataset.unlabeled)  # no mask, so it cannot be drawn
     assert sum(sample.mask is not None for sample in dataset.unlabeled) == 1
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.2, 10), (0.01, 1), (0.11, 6), (0.97, 48)])
+def test_the_holdout_is_another_permutation_than_the_draw_of_labels(share: float, count: int) -> None:
+    pool = samples(50)
+    rest, held = hold_out(pool, share, seed=3)
+    order = np.random.RandomState([3, 1]).permutation(50)
+    drawn, _ = choose_labeled(pool, labels=str(count), seed=3)
+    assert set(held) == {pool[index] for index in order[:count]} != set(drawn)
+    assert sorted([*rest, *held], key=lambda sample: sample.name) == pool
 
 
 def test_split_record(root: Path) -> None:

@@ -110,6 +110,22 @@ def test_noise_applies_each_operation_and_magnitude_equally_often() -> None:
     assert float((share - 1 / 9).abs().max()) < 0.05
 
 
+def test_rounds_of_noise_by_a_loop() -> None:
+    """Each sample draws its operation, its magnitude and whether it is applied anew in every round, and each apart."""
+    images = pictures(3)
+    random, position = Randomness(0, torch.tensor(1)), torch.arange(9)
+    settings = ViewSettings(color_probability=0.4, color_operations=3, color_magnitude=(2, 7))
+    which, how_much, whether = (random.bits("s", position, 3, 3) / 2**32).double().unbind(1)  # [9, 3] in [0, 1) each
+    noisy = color_noise(random, "s", position, images, settings)
+    for sample in range(9):
+        image = images[sample, None]
+        for turn in range(3):
+            operation = getattr(photometric, OPERATIONS[int(which[sample, turn] * 9)])
+            if whether[sample, turn] < 0.4:
+                image = operation(image, 2 + (how_much[sample, turn, None] * 6).long())
+        torch.testing.assert_close(noisy[sample], image[0], atol=1e-5, rtol=0)
+
+
 def test_probability_bounds_and_half() -> None:
     images = torch.stack(noise_images([(6, 6)], seed=3)).float() / 255
     images = images.expand(4000, -1, -1, -1)

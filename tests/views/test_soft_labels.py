@@ -109,6 +109,13 @@ def test_one_warp_as_a_loop_has_it(code):
         np.testing.assert_allclose(got.numpy(), warped(maps, index, size, top, left, flip), atol=2e-6)
 
 
+@pytest.mark.parametrize("code", ["fp32", "fp16"])
+def test_a_class_that_is_out_of_the_question_keeps_the_least_probability(code):
+    certain = torch.tensor([1.0, 0.0, 0.0])[:, None, None].expand(3, 4, 6)
+    got = sample_maps(maps_of(certain, code=code), pool((32, 48)), window(0, (32, 48)), (32, 48), stride=8)
+    torch.testing.assert_close(got[0, :, 1, 2], torch.tensor([0.0, np.log(1e-12), np.log(1e-12)]).float())
+
+
 @pytest.mark.parametrize("code", CODES)
 def test_sampling_never_asks_the_host(code):
     """Fake tensors hold no values: a host sync raises."""
