@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,9 @@ from PIL import Image
 
 from fewmask.config import DataSettings
 from fewmask.data.opening import open_dataset
+from fewmask.training.model_file import save_model
+from fewmask.training.networks import load_networks
+from fewmask.training.run_folder import RunFolder
 from tests.commands.conftest import Fewmask
 from tests.commands.folders import TINY, write_folder
 
@@ -53,10 +57,10 @@ def test_the_table_goes_to_standard_output(fewmask: Fewmask, own: Path) -> None:
 
 
 def test_test_images_are_scored_beside_and_choose_nothing(fewmask: Fewmask, own: Path) -> None:
-    card = json.loads((own / "model.json").read_text())
     scores = json.loads((own / "evaluation.json").read_text())["networks"]
     other = min(scores, key=lambda name: scores[name]["miou"])  # as if the worse one had been chosen
-    (own / "model.json").write_text(json.dumps(card | {"predictor": other}))
+    networks, loaded, _ = load_networks(RunFolder(own))
+    save_model(own, networks[other], replace(loaded, predictor=other))
     kept = {name: (own / name).read_bytes() for name in ("evaluation.json", "model.json", "model.safetensors")}
     result = fewmask("evaluate", own, "--split", "test", "--json")
     content = json.loads((own / "evaluation_test.json").read_text())
@@ -118,6 +122,28 @@ def test_without_checkpoints_only_what_ships_is_scored(fewmask: Fewmask, own: Pa
     shutil.rmtree(own / "checkpoints")
     content = json.loads(fewmask("evaluate", own, "--json").out)
     assert content["networks"] == {before["selected"]: before["networks"][before["selected"]]}
+
+
+def test_a_checkpoint_of_another_step_is_not_scored_as_what_ships(
+    fewmask: Fewmask, scenes: Path, tmp_path: Path
+) -> None:
+    """As of a run whose last checkpoint is damaged, or of one that is being extended."""
+    run, rates = tmp_path / "run", ("optimizer.lr=0.1", "training.checkpoint_every=1")
+    assert fewmask("train", scenes, "--out", run, "--method", "mean_teacher", *TINY, *rates).code == 0
+    before, checkpoints = json.loads((run / "evaluation.json").read_text()), run / "checkpoints"
+    whole = (checkpoints / "step_00000002.pt").read_bytes()
+    (checkpoints / "step_00000002.pt").write_bytes(whole[:1000])
+    result = fewmask("evaluate", run, "--json")
+    what = "the newest readable checkpoint, of step 1, is not of the model that ships"
+    assert (result.code, result.err.splitlines()[0]) == (0, f"warning: {what}: only {before['selected']} is scored")
+    content = json.loads(result.out)
+    assert content["networks"] == {before["selected"]: before["networks"][before["selected"]]}
+    (other,) = before["networks"].keys() - {before["selected"]}
+    result = fewmask("predict", run, scenes / "val/images", "--out", tmp_path / "masks", "--network", other)
+    fix = f"{before['selected']}, or `fewmask train --out {run} --resume` first"
+    assert (result.code, result.err) == (2, f"error: {what}\n  where: {checkpoints}\n  valid: {fix}\n")
+    assert fewmask("train", "--out", run, "--resume").code == 0  # the advice
+    assert json.loads(fewmask("evaluate", run, "--json").out) == before
 
 
 def test_masks_that_training_never_saw_can_be_scored(fewmask: Fewmask, tmp_path: Path) -> None:

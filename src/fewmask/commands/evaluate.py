@@ -156,7 +156,7 @@ def _score(
 ) -> dict[str, Scores]:
     target = choose_device(device)
     set_tf32(config.training.tf32)
-    networks, card, ensemble = load_networks(folder)
+    networks, card, ensemble = load_networks(folder, observer.warn)
     return score_networks(
         {name: autocast_logits(network, target, config.training.precision) for name, network in networks.items()},
         ensemble,

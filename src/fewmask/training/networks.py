@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -23,21 +25,42 @@ from fewmask.training.run_folder import RunFolder
 from fewmask.training.state import network_state
 
 
-def load_networks(folder: RunFolder) -> tuple[dict[str, SegmentationNetwork], ModelCard, tuple[str, ...]]:
+def load_networks(
+    folder: RunFolder, warn: Callable[[str], None] | None = None
+) -> tuple[dict[str, SegmentationNetwork], ModelCard, tuple[str, ...]]:
     """Every predictor of the run, the model card, and who forms the ensemble; without checkpoints only what ships.
 
-    Learners may have networks of their own, so each is built as the run's settings say.
+    Learners may have networks of their own, so each is built as the run's settings say. A checkpoint of another step
+    than what ships, as of a run that is being extended or whose last one is damaged, is not this model's: that is an
+    error, or with `warn` only what ships is given.
     """
-    card = load_card(folder.path)
-    method = method_class(card.method)
+    shipped, card = load_model(folder.path)
     state = load_newest(folder.checkpoints)
     if state is None:
-        return {card.predictor: load_model(folder.path)[0]}, card, ()
-    networks, config = {}, folder.read_config()
+        return {card.predictor: shipped}, card, ()
+    method, config = method_class(card.method), folder.read_config()
+    networks = {}
     for name in method.predictors:
         networks[name] = empty_network(replace(card, network=learner_config(config, learner_of(name)).network))
         load_weights(networks[name], network_state(state, name), where=str(folder.checkpoints))
-    return networks, card, method.ensemble
+    if _same_weights(networks[card.predictor], shipped):
+        return networks, card, method.ensemble
+    problem = _of_another_step(folder, int(state["step"]), card.predictor)
+    if warn is None:
+        raise problem
+    warn(f"{problem.what}: only {card.predictor} is scored")
+    return {card.predictor: shipped}, card, ()
+
+
+def _same_weights(one: SegmentationNetwork, other: SegmentationNetwork) -> bool:
+    mine, theirs = one.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
+
+
+def _of_another_step(folder: RunFolder, step: int, predictor: str) -> CheckpointError:
+    what = f"the newest readable checkpoint, of step {step}, is not of the model that ships"
+    fix = f"{predictor}, or `fewmask train --out {shlex.quote(str(folder.path))} --resume` first"
+    return CheckpointError(what, where=str(folder.checkpoints), fix=fix)
 
 
 def load_network(folder: RunFolder, name: str | None) -> tuple[SegmentationNetwork, ModelCard]:
