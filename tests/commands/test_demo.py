@@ -18,6 +18,7 @@ from fewmask.commands.demo import CONTESTANTS, Scale, run_demo
 from fewmask.data import synthetic
 from fewmask.errors import ConfigError
 from fewmask.settings import preset
+from fewmask.training.forecast import duration
 from tests.commands.conftest import Fewmask
 from tests.commands.folders import files
 
@@ -30,7 +31,8 @@ SETTINGS = {
 
 
 def tiny(steps: int = 2, val: int = 2) -> Scale:
-    contestants = tuple(replace(each, steps=steps) for each in CONTESTANTS)
+    in_all = {"rml": 1 + 2 * steps}  # its baseline and two stages
+    contestants = tuple(replace(each, steps=in_all.get(each.name, steps)) for each in CONTESTANTS)
     settings = SETTINGS | {"training": {"batch": 2, "steps": steps}}  # rml's steps are the preset's
     return Scale(labeled=3, unlabeled=4, val=val, size=(32, 48), contestants=contestants, settings=settings)
 
@@ -55,7 +57,9 @@ def test_the_demo_compares_three_runs_and_starts_over_when_finished(
     for name in ("supervised", "supervised_strong", "rml"):
         evaluation = json.loads((out / name / "evaluation.json").read_text())
         assert summary[name] == {"miou": evaluation["networks"][evaluation["selected"]]["miou"]}
-        assert f"{name:<18} mIoU {100 * summary[name]['miou']:.1f} % after " in said.err
+        seconds = json.loads((out / name / "timing.json").read_text())["actual"]["seconds"]  # its baseline's, too
+        assert f"{name:<18} mIoU {100 * summary[name]['miou']:.1f} % after {seconds:.0f} s\n" in said.err
+        assert f'<td class="number">{duration(seconds)}</td>' in (out / "report.html").read_text()
     assert summary["seconds"] > 0
     page = (out / "report.html").read_text()
     assert all(name in page for name in ("supervised_strong", "rml", "street scenes, 3 masks"))
@@ -77,6 +81,19 @@ def test_a_finished_demo_starts_over_even_if_nothing_changed(tmp_path: Path) -> 
     (tmp_path / "data/images/scene_0000.png").write_bytes(b"spoiled")
     assert run_demo(tmp_path, seed=0, device="cpu", scale=scale) == 0
     assert json.loads((tmp_path / "summary.json").read_text())["supervised"] == json.loads(first)["supervised"]
+
+
+def test_nobody_knows_how_long_a_run_took_that_was_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_often = {**SETTINGS, "training": {"batch": 2, "checkpoint_every": 1}}
+    scale = replace(tiny(), contestants=(replace(CONTESTANTS[0], steps=2),), settings=save_often)
+    for _ in range(2):
+        capsys.readouterr()
+        assert run_demo(tmp_path, seed=0, device="cpu", scale=scale) == 0
+        (tmp_path / "summary.json").unlink()
+        (tmp_path / "supervised/checkpoints/step_00000002.pt").unlink()  # as if it had been killed there
+    miou = json.loads((tmp_path / "supervised/evaluation.json").read_text())["networks"]["student_1"]["miou"]
+    assert f"supervised         mIoU {100 * miou:.1f} %\n" in capsys.readouterr().err
+    assert '<td class="number">\u2013</td>' in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 @contextmanager
