@@ -98,9 +98,7 @@ def _as_word_value(full: str, value: Any) -> Any:
         return value
     if value == "none" and _may_be_none(full):
         return None
-    field = _known_field(full)
-    text = field is not None and str in (field.annotation, *get_args(field.annotation))
-    return _value(value) if not text and re.fullmatch(_SPELLED, value) else value
+    return _value(value) if not _is_text(full) and re.fullmatch(_SPELLED, value) else value
 
 
 def resolve(
@@ -134,7 +132,8 @@ def parse_word(word: str, method_keys: Collection[str] = ()) -> dict[str, Any]:
     full = _full_key(key.strip(), method_keys)
     if full == "preset":  # in a config.yaml it says where settings came from; it brings none
         raise ConfigError("a preset is not chosen by a setting", where=word, fix=f"--preset {text.strip() or 'NAME'}")
-    value: Any = None if text.strip() == "none" and _may_be_none(full) else _value(text)
+    read = _text if _is_text(full) else _value
+    value: Any = None if text.strip() == "none" and _may_be_none(full) else read(text)
     for part in reversed(full.split(".")):
         value = {part: value}
     return value
@@ -178,12 +177,24 @@ def _may_be_none(key: str) -> bool:
     return field is not None and type(None) in get_args(field.annotation)
 
 
+def _is_text(key: str) -> bool:
+    field = _known_field(key)
+    return field is not None and field.annotation in (str, str | None)
+
+
 def _known_field(key: str) -> FieldInfo | None:
     """Of a full key; none of a method's own settings, which only the method knows."""
     key = re.sub(r"^(learners\.[^.]+\.)?(baseline\.)?", "", key)  # those of a learner or a baseline are the run's
     section, _, name = key.rpartition(".")
     owner = Config.model_fields[section].annotation if section in Config.model_fields else None if section else Config
     return owner.model_fields.get(name) if isinstance(owner, type) and issubclass(owner, Section) else None
+
+
+def _text(text: str) -> Any:
+    """A name as it stands, with or without quotes: a folder 640x480 is no size, and a file 0123 is not 83."""
+    text = text.strip()
+    quoted = re.fullmatch(r"""'[^']*'|"[^"]*"|null|~""", text)
+    return _yaml(text, "command line", "key=value, e.g. training.cache=/fast/cache") if quoted else text
 
 
 def _value(text: str) -> Any:

@@ -25,6 +25,12 @@ from fewmask.training.learners import baseline_config
         ("network.options.depths=[1, 1]", {"network": {"options": {"depths": [1, 1]}}}),
         ("network.pretrained=a=b.pt", {"network": {"pretrained": "a=b.pt"}}),
         ("network.pretrained=none", {"network": {"pretrained": "none"}}),
+        ("learners.b.network.pretrained=a,b.pt", {"learners": {"b": {"network": {"pretrained": "a,b.pt"}}}}),
+        ("training.cache=640x480", {"training": {"cache": "640x480"}}),
+        ("training.cache='640,480'", {"training": {"cache": "640,480"}}),
+        ("training.cache=none", {"training": {"cache": None}}),
+        ("data.split=0123", {"data": {"split": "0123"}}),  # YAML's octal 83
+        ("data.split=[a] b: c.txt", {"data": {"split": "[a] b: c.txt"}}),
         ("optimizer.head_lr=none", {"optimizer": {"head_lr": None}}),
         ("crop=none", {"views": {"crop": None}}),
         ("steps=500", {"training": {"steps": 500}}),
