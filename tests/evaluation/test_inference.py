@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fewmask.config import EvaluationSettings
-from fewmask.evaluation.inference import Predictor, predict_tiled, predict_whole, probabilities, segment, windows
+from fewmask.evaluation.inference import (
+    Predictor,
+    predict,
+    predict_tiled,
+    predict_whole,
+    probabilities,
+    segment,
+    windows,
+)
 
 
 def per_pixel(seed: int, classes: int = 4) -> Predictor:
@@ -136,6 +144,20 @@ def test_segment_gives_the_likeliest_class_and_its_probability(mode: str) -> Non
     striped = torch.eye(3)[None, :, :, None].expand(1, 3, 3, 8)
     halved, _ = segment([lambda images: images.flip(1)], striped, options, size=(6, 4))
     assert halved[0, :, 0].tolist() == [2, 2, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("mode", ["whole", "tiled"])
+def test_a_resized_image_is_answered_at_the_files_own_size(mode: str) -> None:
+    """Between the centers of two pixels that are certain of one class each; in tiles the two must be blended."""
+
+    def network(images: Tensor) -> Tensor:
+        return torch.cat([1 - images[:, :1], images[:, :1]], dim=1) * 100
+
+    options = EvaluationSettings(mode=mode, tile=(16, 16))
+    image = torch.tensor([0.0, 1.0]).expand(1, 3, 3, 2)
+    found = predict([network], image, options, (3, 4))[0, 1]  # [3, 4]
+    wanted = {"tiled": [0.0, 0.25, 0.75, 1.0], "whole": [0.0, 0.0, 1.0, 1.0]}[mode]
+    torch.testing.assert_close(found, torch.tensor(wanted).expand(3, 4), atol=1e-6, rtol=0)
 
 
 def test_networks_get_no_gradient_tape() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.metrics import jaccard_score
 from torch import Tensor
 
@@ -118,6 +120,39 @@ def test_labels_are_scored_at_their_own_size_or_at_the_asked_one() -> None:
     asked = EvaluationSettings(size=(2, 6))
     result = score_networks({"a": network}, (), flat([image]), flat([label]), asked, NAMES)["a"]
     assert (result.pixels, result.miou) == (12, 1.0)
+
+
+def test_a_smaller_label_has_the_pixels_at_the_centers() -> None:
+    """As Pillow resizes masks: of 1, 0, 0, 1 in two the second and the last, not the first and the third."""
+    row = np.array([[1, 0, 0, 1]], np.uint8)
+    resized = torch.from_numpy(np.asarray(Image.fromarray(row).resize((2, 1), Image.Resampling.NEAREST)).copy())
+    assert resized.tolist() == [[0, 1]]
+    image = torch.stack([resized * 255] * 3, dim=2)  # it shows what it is
+
+    def network(images: Tensor) -> Tensor:
+        return torch.cat([1 - images[:, :1], images[:, :1], torch.zeros_like(images[:, :1])], dim=1)
+
+    label = torch.from_numpy(row)[..., None]
+    asked = EvaluationSettings(size=(1, 2))
+    assert score_networks({"a": network}, (), flat([image]), flat([label]), asked, NAMES)["a"].miou == 1.0
+
+
+def test_images_of_one_size_may_have_labels_of_several() -> None:
+    rng = np.random.default_rng(1)
+    images = flat([torch.from_numpy(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)) for _ in range(3)])
+    sizes = [(6, 8), (12, 16), (6, 8)]
+    labels = flat([torch.from_numpy(rng.integers(0, 3, (*size, 1), dtype=np.uint8)) for size in sizes])
+    result = score_networks(NETWORKS, (), images, labels, EvaluationSettings(), NAMES)
+    for name, network in NETWORKS.items():
+        assert result[name].miou == pytest.approx(by_hand([network], images, labels), abs=1e-9)
+
+
+def test_progress_counts_the_images_of_the_own_rank(data: tuple[FlatImages, FlatImages]) -> None:
+    heard: list[tuple[int, int]] = []
+    options = EvaluationSettings(batch=1)
+    progress: dict[str, Any] = {"shard": (1, 3), "progress": lambda *done: heard.append(done)}
+    score_networks({"a": tilted(0)}, (), *data, options, NAMES, **progress)
+    assert heard == [(1, 2), (2, 2)]  # images 1 and 4 of seven
 
 
 def made(miou: float) -> Scores:

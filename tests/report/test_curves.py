@@ -61,6 +61,12 @@ def test_long_series_are_averaged_not_cut() -> None:
     assert len(line) == 200
     assert {y for _, y in line} == {line[0][1]}  # the mean of each run is one half
     assert line[-1][0] > 490
+    (line,) = lines(curve_svg({"a": [(step, 0.0) for step in range(10_050)]}, "t", ""))
+    assert len(line) <= 200
+
+
+def test_thousands_of_steps_have_short_names() -> None:
+    assert {"5000", "10k", "20k"} <= set(texts(curve_svg({"a": [(0, 1), (20_000, 2)]}, "t", "")))
 
 
 def test_texts_cannot_become_markup() -> None:

@@ -89,6 +89,27 @@ def test_verdict_of_one_run_of_two_methods_and_of_none() -> None:
     assert report(Run("rml")).verdict() == "There were no held-out labels to score on."
 
 
+def test_verdict_names_classes_by_how_much_they_lose() -> None:
+    classes = replace(METHOD, evaluation=evaluated(0.79, 0.95, 0.05))
+    assert report(TWIN, classes).verdict() == "mean_teacher is 9.7 points above supervised; it is worse on: pole, sky."
+    single = replace(METHOD, evaluation=evaluated(0.5, None, None))
+    assert report(single).verdict() == "mean_teacher reaches 50.0 % mean IoU."  # best and weakest would be the same
+
+
+def test_a_single_run_is_not_called_the_best(tmp_path: Path) -> None:
+    page = read(tmp_path, report(METHOD))
+    assert not [kind for kind, _ in page.cells if kind.endswith("best")]
+    assert "mean_teacher: one network, teacher_1; scored on val." in page.words
+
+
+def test_each_method_is_held_against_the_strongest_twin_class_by_class(tmp_path: Path) -> None:
+    other = replace(METHOD, name="rml", evaluation=evaluated(0.9, 0.9, 0.3))
+    cells = read(tmp_path, report(TWIN, STRONG, METHOD, other)).cells
+    pole = next(index for index, cell in enumerate(cells) if cell[1] == "22.0" and cell[0].startswith("value"))
+    shown = [text for kind, text in cells[pole:] if kind.startswith("number")][:2]
+    assert shown == ["+5.0", "\u22123.0"]  # rml, which is better, then mean_teacher; no twin against itself
+
+
 def test_tables_hold_percentages_differences_and_the_best(tmp_path: Path) -> None:
     cells = read(tmp_path, report(TWIN, STRONG, METHOD)).cells
     assert ("number best", "64.0") in cells
@@ -200,6 +221,15 @@ def test_pseudo_labels_have_their_own_readable_charts(tmp_path: Path) -> None:
     assert not [word for word in words if word.startswith(("pseudo_iou", "pseudo_share", "prior_share"))]
     both = [word.strip() for word in read(tmp_path, report(drawn, replace(drawn, name="rml"))).words]
     assert {"mean_teacher: accuracy", "rml: accuracy", "rml: IoU of pseudo labels"} <= set(both)
+
+
+def test_classes_are_drawn_in_percent_beside_their_share_of_labeled_pixels(tmp_path: Path) -> None:
+    metrics = {"pseudo_iou/sky": [(0, 0.2), (10, 0.6)], "pseudo_share/sky": [(0, 0.1), (10, 0.2)]}
+    drawn = replace(METHOD, metrics=metrics | {"prior_share/sky": [(0, 0.4), (10, 0.4)]})
+    words = read(tmp_path, report(drawn)).words
+    iou, share = words.index("IoU of pseudo labels"), words.index("share of pseudo labels (dashed: of labeled pixels)")
+    assert {"20", "60"} <= set(words[iou:share])
+    assert {"10", "20", "40"} <= set(words[share:])  # the axis ends at the level
 
 
 def test_large_pictures_are_shrunk(tmp_path: Path) -> None:

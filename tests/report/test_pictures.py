@@ -93,6 +93,18 @@ def test_grid_holds_every_picture_and_the_legend(tmp_path: Path) -> None:
     assert 100 < count(COLORS[2]) < 300  # a swatch alone
 
 
+def test_grid_says_what_the_ignored_pixels_are(tmp_path: Path) -> None:
+    heights = []
+    for value in (0, IGNORE):
+        label = np.full((64, 320), value, dtype=np.uint8)
+        picture_grid([[label]], ["truth"], legend=Classes(("sky",), COLORS[:1]), path=tmp_path / "g.png")
+        with Image.open(tmp_path / "g.png") as grid:
+            shown = np.asarray(grid.convert("RGB"))
+        heights.append(int((shown[96:] == IGNORE_COLOR).all(axis=2).sum()))  # below the pictures
+    assert heights[0] == 0
+    assert heights[1] > 100
+
+
 def test_grid_shrinks_large_pictures_and_wraps_a_long_legend(tmp_path: Path) -> None:
     names = tuple(f"class number {index}" for index in range(40))
     colors = tuple((index * 6, 255 - index * 6, 128) for index in range(40))
