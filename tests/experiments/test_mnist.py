@@ -16,7 +16,7 @@ from fewmask.cli import run
 from fewmask.errors import DataError
 from fewmask.experiments.mnist import VARIANTS, Curve, Plan, batches, build_pair, measure, split_labels, train_pair
 from fewmask.experiments.mnist_data import Digits, read_digits
-from fewmask.experiments.mnist_summary import Order, at_end, band, order, over_training
+from fewmask.experiments.mnist_summary import Order, at_end, band, order, over_training, teacher_accuracy
 from fewmask.training.observer import Observer
 from tests.experiments.digits import write_digits
 
@@ -94,6 +94,23 @@ def test_a_baseline_learns_before_the_curve_begins(train):
     assert fresh.label_accuracy[0] < 0.4
     assert taught.label_accuracy[0] > 0.8
     assert taught.steps == [0, 1, 2]
+
+
+def test_curves_are_measured_on_unlabeled_digits_and_scores_on_the_test_digits(train):
+    """Both learners are taught that everything is a 0, which all labeled digits are, no unlabeled one and no more."""
+    plan = replace(TINY, steps=2, batch=8, labels=6, measured=60, baseline_steps=30)
+    labels = torch.ones_like(train.labels)
+    labels[split_labels(len(train), plan.labels, seed=0).labeled] = 0
+    test = Digits(train.images[:20], torch.arange(20) % 4)  # a quarter of them are 0
+    taught = train_pair(VARIANTS[1], Digits(train.images, labels), test, plan, 0, Observer())
+    assert taught.label_accuracy == [0.0, 0.0, 0.0]
+    assert set(taught.test_accuracy) == {"student_1", "student_2", "teacher_1", "teacher_2"}
+    assert list(taught.test_accuracy.values()) == [0.25] * 4
+
+
+def test_the_accuracy_that_is_told_is_that_of_the_teachers():
+    networks = {"student_1": 0.1, "student_2": 0.2, "teacher_1": 0.5, "teacher_2": 0.8}
+    assert teacher_accuracy(replace(curve("direct", 0, 0.5), test_accuracy=networks)) == pytest.approx(0.65)
 
 
 def test_the_order_is_counted_by_seed():
