@@ -27,6 +27,17 @@ def test_nested_folders_keep_their_paths_and_odd_names_their_letters(fewmask: Fe
     assert again.err == f"3 of 3 masks in {photos / 'masks'}\n"  # the masks are not taken for images
 
 
+def test_images_below_the_folder_for_the_masks_are_found(fewmask: Fewmask, tmp_path: Path) -> None:
+    """As with --out . beside them: they had been taken for masks of an earlier call, all of them."""
+    write_model(tmp_path / "model")
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(noise((20, 30))).save(tmp_path / "photos/a.png")
+    for _ in range(2):
+        result = fewmask("predict", tmp_path / "model", tmp_path / "photos", "--out", tmp_path)
+        assert (result.code, result.err) == (0, f"1 of 1 masks in {tmp_path}\n")
+    assert [name for name in files(tmp_path) if name.endswith("png")] == ["a.png", "photos/a.png"]
+
+
 def test_files_and_globs_are_each_predicted_once(fewmask: Fewmask, tmp_path: Path) -> None:
     write_model(tmp_path / "model")
     for name in ("a.png", "b.png", "sub/a.png", "sub/c.bmp", "sub/readme.md"):

@@ -69,7 +69,9 @@ def _found(word: str, out: Path) -> list[tuple[Path, Path]]:
             raise ConfigError("the masks would lie among the images", where=str(out), fix="another folder for --out")
         images = [each for each in sorted(path.rglob("*")) if _is_image(each, path)]
         below = out.resolve()  # masks of an earlier call are no images
-        found = [(each, each.relative_to(path)) for each in images if not each.resolve().is_relative_to(below)]
+        if below.is_relative_to(path.resolve()):
+            images = [each for each in images if not each.resolve().is_relative_to(below)]
+        found = [(each, each.relative_to(path)) for each in images]
     elif path.is_file():
         found = [(path, Path(path.name))]
     else:
