@@ -7,7 +7,7 @@ from pydantic import Field
 from fewmask.config import Config, Section
 from fewmask.errors import ConfigError
 from fewmask.methods.rml_settings import RMLSettings
-from fewmask.settings import list_presets, parse_word, preset, read_section, read_settings_file, resolve
+from fewmask.settings import list_presets, parse_word, preset, read_section, read_settings_file, resolve, spelled_out
 from fewmask.training.learners import baseline_config
 
 
@@ -60,6 +60,13 @@ def test_a_list_of_one_is_a_number(tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text("data: {ignore: 7}\n")
     assert resolve(read_settings_file(path)).data.ignore == (7,)
+
+
+def test_none_in_a_file_is_what_it_is_in_a_word():
+    """A value of its own where there is one, else no value."""
+    read = spelled_out({"network": {"pretrained": "none"}, "crop": "none", "cache": "640x480"}, (), "settings.yaml")
+    assert read == {"network": {"pretrained": "none"}, "views": {"crop": None}, "training": {"cache": "640x480"}}
+    assert resolve(read).network.pretrained == "none"
 
 
 def test_later_layers_win_key_by_key(tmp_path):
