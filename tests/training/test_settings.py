@@ -124,6 +124,15 @@ def test_rates_in_a_file_belong_to_the_optimizer_that_it_names(tmp_path):
     assert rates(read_settings_file(path), words=["optimizer.name=sgd"])[0] == ("sgd", 0.01, None, 5e-4)
 
 
+def test_a_learners_baseline_has_the_optimizer_of_all_baselines_before_that_of_the_run():
+    file = {"optimizer": {"name": "sgd"}, "learners": {"student_2": {"baseline": {"optimizer": {"lr": 0.3}}}}}
+    file |= {"baseline": {"optimizer": {"name": "sgd"}}}
+    own = ("sgd", 0.3, None, 5e-4)
+    assert rates(file)[2] == own
+    assert rates(file, words=["baseline.optimizer.name=adamw"])[1:] == [ADAMW, ADAMW]  # 0.3 was for sgd
+    assert rates(file, words=["optimizer.name=adamw"])[2] == own
+
+
 def test_a_preset_for_adamw_keeps_its_rates():
     own = [("adamw", 0.01, 0.01, 0.01), *[("adamw", 0.004, 0.004, 0.01)] * 2]
     assert rates(preset("demo")) == rates(preset("demo"), words=["optimizer.name=adamw"]) == own
