@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from fewmask.cli import run
+from fewmask.commands.train_layers import spoken_layers
 from fewmask.data.dataset import Sample
 from fewmask.data.splits import choose_labeled
+from fewmask.settings import preset as read_preset
+from fewmask.settings import resolve
 from tests.commands.conftest import Fewmask
 from tests.commands.folders import TINY, write_folder
 
@@ -194,3 +197,15 @@ def test_what_a_run_could_have_started_from_is_not_used_later(
     told = f"not used, as the run has begun already: {baseline}\n"
     assert told not in first.err
     assert told in again.err
+
+
+def test_a_file_wins_over_a_preset_options_over_both_and_words_over_all(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("training: {steps: 70, batch: 6, keep: 5}\nseed: 1\ndata: {labels: 3}\n")
+    flags = {"seed": 2, "data": {"labels": "4"}}
+    layers = spoken_layers(None, tmp_path / "run", "camvid", file, flags, ["steps=80", "seed=9"], False)
+    config, preset = resolve(*layers), resolve(read_preset("camvid"))
+    assert (config.training.keep, config.training.batch, config.training.steps) == (5, 6, 80)
+    assert (config.seed, config.data.labels) == (9, "4")
+    assert (preset.training.batch, preset.training.keep) != (6, 5)  # the file has changed something
+    assert config.network == preset.network
