@@ -66,6 +66,13 @@ def test_every_file_is_reached_and_named_for_what_it_holds():
     assert not [path for path in (*sources(), *others) if len(path.read_text().splitlines()) > 300]
 
 
+def test_files_are_utf_8_whatever_the_locale():
+    """But for those of the kernel, which are ASCII."""
+    bare = re.compile(r"\.(read_text\(\)|write_text\([^\"\n]*\)|open\((\"[rwa]\")?\))")
+    found = {path.name for path in sources() if bare.search(path.read_text(encoding="utf-8"))}
+    assert found == {"host_memory.py", "device_memory.py"}
+
+
 @pytest.mark.parametrize("path", sorted((PACKAGE / "methods").glob("*.py")), ids=lambda path: path.name)
 def test_methods_know_neither_devices_nor_ranks_nor_files(path):
     found = [pattern for pattern in METHOD_FORBIDS if re.search(pattern, path.read_text())]

@@ -157,12 +157,12 @@ class RunFolder:
         path = self.path / name
         if not path.is_file():
             raise CheckpointError(f"the run folder has no {name}", where=str(self.path), fix="a finished run")
-        content: dict[str, Any] = json.loads(path.read_text())
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return content
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         try:
-            with self.metrics.open("a") as file:
+            with self.metrics.open("a", encoding="utf-8") as file:
                 file.write(_json_line(line))
         except OSError as error:  # a write that fails does not say which file it was
             raise not_written(self.metrics, error) from error
@@ -171,7 +171,7 @@ class RunFolder:
         if not self.metrics.is_file():
             return []
         lines = []
-        for text in self.metrics.read_text().splitlines():
+        for text in self.metrics.read_text(encoding="utf-8").splitlines():
             try:
                 lines.append(json.loads(text))
             except json.JSONDecodeError:

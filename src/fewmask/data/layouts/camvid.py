@@ -76,7 +76,7 @@ def _original_coding(root: Path) -> MaskCoding:
     group = {name: index for index, (_, _, names) in enumerate(_CLASSES) for name in names}
     lookup: dict[Color, int] = {}
     ignored: set[Color] = set()
-    for line in path.read_text().splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         fields = line.split()
         if len(fields) != 4 or not all(field.isdigit() for field in fields[:3]):
             continue

@@ -60,7 +60,8 @@ def _names(path: Path) -> list[str]:
     """Lines are names, or `/JPEGImages/name.jpg /SegmentationClassAug/name.png` as some lists have it."""
     if not path.is_file():
         raise DataProblem("unknown-layout", f"{path.name} is missing", where=path, fix=FORM)
-    return sorted({PurePosixPath(line.split()[0]).stem for line in path.read_text().splitlines() if line.strip()})
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return sorted({PurePosixPath(line.split()[0]).stem for line in lines if line.strip()})
 
 
 def _sample(root: Path, name: str) -> Sample:
