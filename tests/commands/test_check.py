@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from tests.commands.conftest import Fewmask
-from tests.commands.folders import TINY, road_or_not, write_folder
+from tests.commands.folders import TINY, road_or_not, same, write_folder
 
 
 def test_a_trainable_set(fewmask: Fewmask, scenes: Path) -> None:
@@ -18,10 +19,38 @@ def test_a_trainable_set(fewmask: Fewmask, scenes: Path) -> None:
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     assert lines[:2] == [str(scenes), "folder layout: 6 labeled, 5 unlabeled, 3 val, 2 test"]
-    assert lines[-1] == "trainable"
+    assert lines[-2:] == ["trainable", f"next: fewmask train {scenes} --out runs/first"]
     content = json.loads(fewmask("check", scenes, "--json").out)
     assert list(content) == ["errors", "warnings", "dataset"]
     assert (content["errors"], content["dataset"]["images"]["labeled"]) == ([], 6)
+
+
+@pytest.mark.parametrize(
+    ("unlabeled", "words", "follows"),
+    [
+        (0, [], ["--method", "supervised"]),
+        (3, ["--foreground", "255", "data.resize=32,48"], ["data.foreground=255", "data.resize=32,48"]),
+        (0, ["--labels", "3", "--seed", "4", "data.holdout=0.2"], ["--seed", "4", "data.labels=3", "data.holdout=0.2"]),
+    ],
+)
+def test_the_next_command_trains_on_what_was_checked(
+    fewmask: Fewmask,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    unlabeled: int,
+    words: list[str],
+    follows: list[str],
+) -> None:
+    data = write_folder(tmp_path / "my data", unlabeled=unlabeled, mask=road_or_not if "255" in words else same)
+    checked = json.loads(fewmask("check", data, *words, "--json").out)["dataset"]["images"]
+    line = fewmask("check", data, *words).out.splitlines()[-1]
+    command = shlex.split(line.removeprefix("next: fewmask "))
+    assert command == ["train", str(data), "--out", "runs/first", *follows]
+    monkeypatch.chdir(tmp_path)
+    assert fewmask(*command, *TINY, "training.forecast=false", "baseline.training.steps=1").code == 0
+    split = json.loads((tmp_path / "runs/first/split.json").read_text())
+    for name in ("labeled", "unlabeled", "val"):
+        assert split[name]["count"] == checked[name], name
 
 
 def test_warnings_leave_the_json_whole(fewmask: Fewmask, tmp_path: Path) -> None:
