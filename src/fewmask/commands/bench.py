@@ -170,7 +170,7 @@ def _watched(measure: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     """With a bar, which is gone before the result is printed."""
     from fewmask.console import ConsoleObserver
 
-    with ConsoleObserver() as observer:
+    with ConsoleObserver(looks=False) as observer:
         return measure(observer=observer)
 
 
