@@ -8,8 +8,9 @@ import timm
 import torch
 from torch import nn
 
-pytest.importorskip("triton", reason="Triton is only there where it has GPUs to compile for")
+from tests.networks.interpreter import require_kernels  # before what imports Triton
 
+# isort: split
 from scripts import norm_tiles
 
 from fewmask.networks.norm_passes import Tile
@@ -50,6 +51,7 @@ def test_each_choice_is_timed_alone(few, monkeypatch):
 
 
 def test_all_norms_of_both_students_are_added_up(few, monkeypatch):
+    require_kernels()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     norms = (norm_tiles.Norms(16, 3, 2, 0), norm_tiles.Norms(32, 3, 1, 3))
     assert norm_tiles.step_ms(norms, 2, device) > 0

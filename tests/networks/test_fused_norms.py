@@ -14,9 +14,8 @@ from fewmask.networks.fused_norms import forked, fuse_norms, normalized
 from fewmask.networks.model_noise import gated_blocks
 from fewmask.networks.recomputation import recompute_blocks
 from fewmask.networks.segmentation import SegmentationNetwork
+from tests.networks.interpreter import require_kernels
 from tests.networks.small import images, network, noise
-
-triton = pytest.importorskip("triton", reason="Triton is only there where it has GPUs to compile for")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KINDS = [(False, False, False), (True, False, False), (True, True, False), (True, True, True), (False, True, True)]
@@ -30,8 +29,7 @@ def _full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels themselves, on a GPU or in Triton's interpreter (tests/conftest.py)."""
-    if DEVICE == "cpu" and tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
-        pytest.skip("the interpreter of this Triton cannot count turns with the numpy of today")
+    require_kernels()
     monkeypatch.setattr(fused_norms, "_has_kernels", lambda device: True)
 
 
