@@ -25,7 +25,7 @@ def test_a_look_with_truth_says_everything_that_is_measured():
         "  IoU in %: pole 8, road 96",
         "  classes 6.0 % off the labeled shares: sky 20.0 for 26.0, car 22.0 for 18.0, road 50.0 for 49.0 %",
         "  rectification flips 4.7 % of the labels, 39.0 % of the flips are right, 50.1 % were right before",
-        "  the two teachers are 4.3 % apart, they teach the same on 97.0 %, prototypes have moved by 2.0 %",
+        "  the two teachers are 4.3 % apart, both learners teach the same on 97.0 %, prototypes have moved by 2.0 %",
     ]
 
 

@@ -64,7 +64,7 @@ def _learners(values: Numbers) -> str:
     if "coupling/total_variation" in values:
         parts.append(f"the two teachers are {_percent(values['coupling/total_variation'])} apart")
     if "coupling/same_label" in values:
-        parts.append(f"they teach the same on {_percent(values['coupling/same_label'])}")
+        parts.append(f"both learners teach the same on {_percent(values['coupling/same_label'])}")
     if "prototypes/drift" in values:
         parts.append(f"prototypes have moved by {_percent(values['prototypes/drift'])}")
     return ", ".join(parts)

@@ -130,7 +130,8 @@ def test_a_step_that_no_memory_holds_is_an_error_with_a_way_out(fewmask):
     result = fewmask("bench", "step", "--preset", "camvid", "--device", "cpu", *TINY, "views.crop=400000x400000")
     assert (result.code, result.out) == (2, "")
     assert re.search(
-        r"error: out of memory: .*tried to allocate \d+ bytes\n.*\n *valid: a smaller training.batch", result.err
+        r"error: out of memory: .*tried to allocate \d+ bytes\n  where: camvid\n  valid: a smaller training.batch",
+        result.err,
     )
     assert "Traceback" not in result.err
 

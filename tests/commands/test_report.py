@@ -6,12 +6,17 @@ import base64
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from fewmask.commands.report import write_run_report
+from fewmask.training.observer import Observer
+from fewmask.training.run import run_training
+from fewmask.training.run_folder import RunFolder
 from tests.commands.conftest import Fewmask
 from tests.commands.folders import TINY, write_folder
 
@@ -67,3 +72,14 @@ def test_the_baseline_is_pictured_by_its_own_network(fewmask: Fewmask, tmp_path:
     for picture, name in zip(shown, ("baseline", "run"), strict=True):
         predicted = np.asarray(Image.open(masks / name / "photo 0.png").convert("RGB"))
         np.testing.assert_array_equal(picture, predicted)
+
+
+def test_what_ships_is_pictured_beside_the_baseline_that_it_started_from(fewmask: Fewmask, tmp_path: Path) -> None:
+    data, run = write_folder(tmp_path / "data", val=1), tmp_path / "run"
+    words = ("settings.stages=1", "settings.baselines=two", "baseline.training.steps=1")
+    assert fewmask("train", data, "--out", run, "--preset", "demo", "--method", "rml", *TINY, *words).code == 0
+    config = RunFolder(run).read_config()
+    outcome = run_training(config, run, device="cpu", resume=True, init=None, observer=Observer())
+    for selected, baseline in (("teacher_1", "baseline"), ("student_2", "baseline_2"), ("teacher_2", "baseline_2")):
+        page = write_run_report(replace(outcome, selected=selected)).read_text()
+        assert re.findall(r'<p class="column">(.*)</p>', page) == ["image", "truth", baseline, selected]

@@ -37,7 +37,7 @@ def step(
 
     command = _command("step", words, preset=preset, reference=reference, steps=steps, device=device)
     measure = partial(measure_step, steps=steps, reference=reference)
-    return _hand_over(_trained(preset, words, measure, device, command), as_json, out)
+    return _hand_over(preset, _trained(preset, words, measure, device, command), as_json, out)
 
 
 @app.command(epilog="Example: fewmask bench train --preset paper-cityscapes --steps 5600")
@@ -54,7 +54,7 @@ def train(
 
     command = _command("train", words, preset=preset, steps=steps, device=device)
     measure = partial(measure_training, steps=steps)
-    return _hand_over(_trained(preset, words, measure, device, command), as_json, out)
+    return _hand_over(preset, _trained(preset, words, measure, device, command), as_json, out)
 
 
 @app.command(epilog="Example: fewmask bench predict --preset camvid --device cpu")
@@ -80,7 +80,7 @@ def predict(
         measure_predict(config, model=model, tile=tile, device=target, steps=steps) | surroundings(target, command)
         for config in configs
     )
-    return _hand_over(results, as_json, out)
+    return _hand_over(preset, results, as_json, out)
 
 
 @app.command(epilog="Example: fewmask bench data --growth --picture growth.png")
@@ -115,7 +115,8 @@ def data(
         results = _decoded(presets, words or [], files=files, **shared)
     own = {"growth": True, "largest": largest, "budget": budget} if growth else {"preset": presets, "files": files}
     command = _command("data", words, **own, steps=steps, device=device)
-    return _hand_over((result | surroundings(target, command) for result in results), as_json, out, picture)
+    results = (result | surroundings(target, command) for result in results)
+    return _hand_over(["--growth"] if growth else presets, results, as_json, out, picture)
 
 
 def _require_drawable(picture: Path | None, growth: bool) -> None:
@@ -181,7 +182,13 @@ def _require_writable(file: Path | None) -> None:
         raise ConfigError(what, where=str(file), fix="a file in a folder that exists")
 
 
-def _hand_over(measured: Iterable[dict[str, Any]], as_json: bool, out: Path | None, picture: Path | None = None) -> int:
+def _hand_over(
+    names: Sequence[str],
+    measured: Iterable[dict[str, Any]],
+    as_json: bool,
+    out: Path | None,
+    picture: Path | None = None,
+) -> int:
     """One JSON object per preset, or lines to read; the file always holds the JSON.
 
     Each is handed over before the next is measured, so that minutes are not lost where that one fails or is stopped.
@@ -192,7 +199,7 @@ def _hand_over(measured: Iterable[dict[str, Any]], as_json: bool, out: Path | No
     _require_writable(out)
     results: list[dict[str, Any]] = []
     try:
-        for result in _with_memory_errors(measured):
+        for result in _with_memory_errors(names, measured):
             results.append(rounded(result))
             if not as_json:
                 typer.echo(summary(results[-1]))
@@ -206,18 +213,21 @@ def _hand_over(measured: Iterable[dict[str, Any]], as_json: bool, out: Path | No
     return 0
 
 
-def _with_memory_errors(measured: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _with_memory_errors(names: Sequence[str], measured: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Too little memory is no fault of the program: it gets a way out instead of a traceback."""
     from fewmask.training.device_memory import is_out_of_memory
     from fewmask.training.memory_advice import allocation
 
+    done = 0
     try:
-        yield from measured
+        for result in measured:
+            done += 1
+            yield result
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
         fix = "a smaller training.batch or views.crop; --tile 512 for predictions"
-        raise TrainingError(f"out of memory: {allocation(error)}", where="this measurement", fix=fix) from None
+        raise TrainingError(f"out of memory: {allocation(error)}", where=names[done], fix=fix) from None
 
 
 def _write(results: Sequence[dict[str, Any]], out: Path) -> None:

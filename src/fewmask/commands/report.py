@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fewmask.evaluation.inference import Predictor, segment
+from fewmask.methods.method import learner_of
 from fewmask.report.contents import PictureRow, Report, Run
 from fewmask.report.curves import metric_series
 from fewmask.report.page import write_report
@@ -46,8 +47,10 @@ def write_run_report(outcome: Outcome) -> Path:
 
 
 def _predictors(outcome: Outcome) -> dict[str, Predictor]:
-    """What the run started from, where that is in its folder, and what ships. One baseline: a second is much alike."""
-    networks = {path.name: load_model(path)[0] for path in outcome.folder.baselines[:1]}
+    """The baseline that what ships has started from, where it is in the run's folder, and what ships."""
+    baselines = outcome.folder.baselines
+    start = baselines[-1:] if learner_of(outcome.selected) == "student_2" else baselines[:1]
+    networks = {path.name: load_model(path)[0] for path in start}
     networks[outcome.selected] = outcome.session.method.networks()[outcome.selected]
     engine = outcome.session.engine
     return {name: autocast_logits(each, engine.device, engine.precision) for name, each in networks.items()}

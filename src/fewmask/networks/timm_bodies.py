@@ -28,7 +28,7 @@ _DECIDED_ELSEWHERE = {
     "patch_drop_rate": "use the method's dropout: a map needs all of its patches",
 }
 # How timm says that a model does not know an argument or an image size.
-REFUSALS = (TypeError, ValueError, AssertionError, NotImplementedError, RuntimeError, KeyError, IndexError)
+REFUSALS = (TypeError, ValueError, AssertionError, RuntimeError, KeyError, IndexError)
 
 
 class Level(NamedTuple):
