@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from PIL import ExifTags, Image
 
-from fewmask.data.store import resize_image
+from fewmask.data.resizing import resize_image
 from fewmask.data.synthetic import CLASSES
 from fewmask.methods.mean_teacher import MeanTeacher
 from fewmask.networks.segmentation import SegmentationNetwork

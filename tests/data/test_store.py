@@ -13,14 +13,8 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 
 from fewmask.data.dataset import MaskCoding, Sample
-from fewmask.data.store import (
-    data_checksum,
-    load_hidden_masks,
-    load_images,
-    load_masks,
-    resize_image,
-    resize_mask,
-)
+from fewmask.data.resizing import resize_image, resize_mask
+from fewmask.data.store import data_checksum, load_hidden_masks, load_images, load_masks
 from fewmask.errors import DataError
 from fewmask.types import IGNORE
 

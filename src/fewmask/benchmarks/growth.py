@@ -21,7 +21,7 @@ from fewmask.data.host_memory import available_memory
 from fewmask.settings import resolve
 from fewmask.training.device_memory import release
 from fewmask.training.distributed import World
-from fewmask.training.loading import load_stores, open_checked
+from fewmask.training.loading import load_data
 from fewmask.training.observer import Observer
 from fewmask.training.pixel_store import map_forms, stored_bytes
 from fewmask.training.session import Session, build_session
@@ -122,8 +122,7 @@ def _store_bytes(session: Session) -> int:
 
 def _read(config: Config, out: Path, device: torch.device, observer: Observer) -> Session:
     """As `fewmask train` starts: check, decode, build, and the checksum of what was read."""
-    dataset = open_checked(config, observer)
-    stores = load_stores(config, dataset, observer, cache=out)
+    dataset, stores = load_data(config, observer, cache=out)
     return build_session(config, dataset, stores, device=device, world=World(), observer=observer)
 
 

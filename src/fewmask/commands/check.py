@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 
 import typer
 
 from fewmask.cli import print_json
 from fewmask.config import Config, DataSettings
-from fewmask.console import printable
+from fewmask.console import ConsoleObserver, printable
 from fewmask.data.check import check_folder, render
 from fewmask.errors import ConfigError
 from fewmask.settings import all_keys, written
@@ -20,7 +21,8 @@ def run_check(config: Config, *, as_json: bool) -> int:
         keys = ", ".join(key for key in all_keys() if key.startswith("data."))
         raise ConfigError(f"unknown setting {next(iter(config.settings))!r}", where="command line", fix=keys)
     root = Path(config.data.root or ".")
-    report = check_folder(root, config.data, config.seed)
+    with ConsoleObserver() as observer:
+        report = check_folder(root, config.data, config.seed, partial(observer.advance, "checking"))
     if as_json:
         print_json(report.to_json())
     else:

@@ -17,7 +17,7 @@ from fewmask.config import Config, EvaluationSettings
 from fewmask.console import ConsoleObserver
 from fewmask.data.problem import DataProblem
 from fewmask.data.reading import read_image
-from fewmask.data.store import resize_image
+from fewmask.data.resizing import resize_image
 from fewmask.errors import ConfigError, DataError
 from fewmask.evaluation.inference import Predictor, segment
 from fewmask.evaluation.scoring import ENSEMBLE

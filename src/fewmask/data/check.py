@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from fewmask.config import DataSettings
-from fewmask.data.check_files import SampleFacts, examine
+from fewmask.data.buffers import SplitBuffers
+from fewmask.data.check_files import Examination, SampleFacts
 from fewmask.data.check_pairs import pair_findings
 from fewmask.data.check_report import CODES, Finding, Level, Report, render
 from fewmask.data.check_sets import (
@@ -36,19 +37,35 @@ __all__ = ["CODES", "Finding", "Report", "check_dataset", "check_folder", "rende
 SPLITS = ("labeled", "unlabeled", "val", "test")  # a duplicate is blamed on the later one
 
 
-def check_folder(root: Path, settings: DataSettings, seed: int = 0) -> Report:
+def check_folder(
+    root: Path, settings: DataSettings, seed: int = 0, progress: Callable[[int, int], None] | None = None
+) -> Report:
     """Opens and checks a data folder; a folder that cannot be opened is an error in the report."""
     root = Path(root).resolve()
     try:
         dataset = open_dataset(root, settings, seed)
     except DataError as error:
         return check_unopened(root, error, settings.max_pixels)
+    return check_opened(dataset, root, settings, progress=progress)
+
+
+def check_opened(
+    dataset: Dataset,
+    root: Path,
+    settings: DataSettings,
+    *,
+    buffers: Mapping[str, SplitBuffers] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """The check of a data set that these settings have opened in the folder `root`, as in `check_dataset`."""
     return check_dataset(
         dataset,
         root=root,
         max_pixels=settings.max_pixels,
         ignore_chosen=IGNORE in settings.ignore,
         foreground=settings.foreground,
+        buffers=buffers,
+        progress=progress,
     )
 
 
@@ -59,16 +76,18 @@ def check_dataset(
     max_pixels: int = MAX_PIXELS,
     ignore_chosen: bool = False,
     foreground: int | None = None,
+    buffers: Mapping[str, SplitBuffers] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Decodes every file once and reports what is wrong.
+    """Decodes every file once and reports what is wrong; of splits with `buffers` the pixels are kept there.
 
     `root`, in which files must lie and to which paths are relative, is the folder the user named, where that is not the
     data set's own; `ignore_chosen` says that the user wants mask value 255 to be ignored, `foreground` which mask value
     the user named as class 1.
     """
     root = root or dataset.root
-    samples = [(split, sample) for split in SPLITS for sample in getattr(dataset, split)]
-    facts = examine(root, samples, dataset.coding, max_pixels)
+    examine = Examination(root, dataset.coding, max_pixels, buffers or {})
+    facts = examine({split: getattr(dataset, split) for split in SPLITS}, progress)
     found = list(_findings(root, dataset, facts, ignore_chosen, foreground))
     return Report.of(found, summary(dataset, facts))
 

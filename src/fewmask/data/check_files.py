@@ -1,12 +1,13 @@
-"""What the data check learns from each file; every file is decoded once, by a pool of threads."""
+"""What the data check learns from each file; every file is decoded once, by a pool of threads, and kept if wanted."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fewmask.data.buffers import ImageBuffer, LabelBuffer, SplitBuffers
 from fewmask.data.check_masks import MaskValues, mask_values
 from fewmask.data.check_report import CODES, Finding
 from fewmask.data.dataset import MaskCoding, Sample
@@ -42,15 +43,26 @@ class SampleFacts:
     remarks: tuple[Finding, ...] = field(default=())  # on files that were read, but not all of them
 
 
-def examine(
-    root: Path, samples: Sequence[tuple[str, Sample]], coding: MaskCoding, max_pixels: int
-) -> list[SampleFacts]:
-    """The facts of (split, sample) pairs, in their order."""
+@dataclass(frozen=True)
+class Examination:
+    """How the files are read, and where what is decoded of a split is kept, if anywhere."""
 
-    def one(item: tuple[str, Sample]) -> SampleFacts:
-        return _sample_facts(root, *item, coding, max_pixels)
+    root: Path
+    coding: MaskCoding
+    max_pixels: int
+    buffers: Mapping[str, SplitBuffers] = field(default_factory=dict)
 
-    return list(map_in_threads(one, samples, 8))
+    def __call__(
+        self, splits: Mapping[str, Sequence[Sample]], progress: Callable[[int, int], None] | None = None
+    ) -> list[SampleFacts]:
+        """The facts of all samples, in their order."""
+        items = [(split, index, sample) for split, part in splits.items() for index, sample in enumerate(part)]
+        facts = []
+        for found in map_in_threads(lambda item: _sample_facts(self, *item), items, 8):
+            facts.append(found)
+            if progress:
+                progress(len(facts), len(items))
+        return facts
 
 
 def problem(error: DataError, root: Path) -> Finding:
@@ -60,31 +72,33 @@ def problem(error: DataError, root: Path) -> Finding:
     return Finding(code if code in CODES else "unusable", "" if where == "." else where, shown(error.what), error.fix)
 
 
-def _sample_facts(root: Path, split: str, sample: Sample, coding: MaskCoding, max_pixels: int) -> SampleFacts:
+def _sample_facts(how: Examination, split: str, index: int, sample: Sample) -> SampleFacts:
     problems: list[Finding] = []
-    image, mask = None, None
+    image, mask, keep = None, None, how.buffers.get(split, SplitBuffers())
     try:
-        image = _image_facts(root, sample.image, max_pixels)
+        image = _image_facts(how, sample.image, keep.images, index)
     except DataError as error:
-        problems.append(problem(error, root))
+        problems.append(problem(error, how.root))
     try:
-        mask = _mask_facts(root, sample, coding, max_pixels)
+        mask = _mask_facts(how, sample.mask, keep.labels, index) if sample.mask else None
     except DataError as error:
-        problems.append(problem(error, root))
+        problems.append(problem(error, how.root))
     read = [(sample.image, image and image.header), (sample.mask, mask and mask.header)]
-    remarks = [_remark(root, path, max_pixels) for path, header in read if path and header and header.format == "TIFF"]
+    remarks = [_remark(how, path) for path, header in read if path and header and header.format == "TIFF"]
     return SampleFacts(sample, split, image, mask, tuple(problems), tuple(filter(None, remarks)))
 
 
-def _remark(root: Path, path: Path, max_pixels: int) -> Finding | None:
-    message = unread_part(path, max_pixels=max_pixels)
+def _remark(how: Examination, path: Path) -> Finding | None:
+    message = unread_part(path, max_pixels=how.max_pixels)
     fix = "save what is to be read as a file of one page, gray or RGB, unless the rest does not matter"
-    return Finding("read-in-part", relative(root, path), message, fix) if message else None
+    return Finding("read-in-part", relative(how.root, path), message, fix) if message else None
 
 
-def _image_facts(root: Path, path: Path, max_pixels: int) -> ImageFacts:
-    _require_inside(root, path)
-    pixels, header = read_image_and_header(path, max_pixels=max_pixels)  # [H, W, C]
+def _image_facts(how: Examination, path: Path, buffer: ImageBuffer | None, index: int) -> ImageFacts:
+    _require_inside(how.root, path)
+    pixels, header = read_image_and_header(path, max_pixels=how.max_pixels)  # [H, W, C]
+    if buffer:
+        buffer.put(index, pixels, path)
     digest = hashlib.blake2b(repr((pixels.shape, pixels.dtype.str)).encode(), digest_size=16)
     digest.update(pixels.data)
     blank = bool((pixels == pixels[:1, :1]).all())
@@ -92,11 +106,9 @@ def _image_facts(root: Path, path: Path, max_pixels: int) -> ImageFacts:
     return ImageFacts(header, pixels.shape[2], 8 * pixels.itemsize, largest, None if blank else digest.digest())
 
 
-def _mask_facts(root: Path, sample: Sample, coding: MaskCoding, max_pixels: int) -> MaskValues | None:
-    path = sample.mask
-    if path is None:
-        return None
-    _require_inside(root, path)
+def _mask_facts(how: Examination, path: Path, buffer: LabelBuffer | None, index: int) -> MaskValues:
+    coding, max_pixels = how.coding, how.max_pixels
+    _require_inside(how.root, path)
     header = read_header(path, max_pixels=max_pixels)
     if header.format == "JPEG":
         what = "the mask is a JPEG, whose compression changes label values"
@@ -105,7 +117,10 @@ def _mask_facts(root: Path, sample: Sample, coding: MaskCoding, max_pixels: int)
     raw = read_raw_mask(path, max_pixels=max_pixels, colors=coding.kind == "color")
     if coding.kind == "index" and is_color(raw):
         decode_mask(raw, coding, path)  # raises, and says which colors there are
-    return mask_values(raw, coding, header)
+    values = mask_values(raw, coding, header)
+    if buffer and not values.strangers:
+        buffer.put(index, decode_mask(raw, coding, path), path)
+    return values
 
 
 def _require_inside(root: Path, path: Path) -> None:

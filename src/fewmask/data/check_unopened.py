@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from fewmask.data.check_files import examine, problem
+from fewmask.data.check_files import Examination, problem
 from fewmask.data.check_pairs import pair_findings
 from fewmask.data.check_report import Finding, Level, Report
 from fewmask.data.check_strays import stray_findings
@@ -37,8 +37,7 @@ def _file_findings(root: Path, max_pixels: int) -> Iterator[tuple[Level, Finding
         listing = list_folder(root)
     except DataError:  # the opening error itself
         return
-    parts = {"labeled": listing.labeled, "unlabeled": listing.unlabeled, "val": listing.val, "test": listing.test}
-    samples = [(split, sample) for split, part in parts.items() for sample in part]
-    facts = examine(root, samples, _BINARY, max_pixels)
+    splits = {"labeled": listing.labeled, "unlabeled": listing.unlabeled, "val": listing.val, "test": listing.test}
+    facts = Examination(root, _BINARY, max_pixels)(splits)
     yield from chain.from_iterable(pair_findings(root, item, _BINARY) for item in facts)
     yield from stray_findings(root, listing)

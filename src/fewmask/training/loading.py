@@ -5,17 +5,20 @@ from __future__ import annotations
 import gc
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fewmask.config import Config
-from fewmask.data.check import check_folder
-from fewmask.data.check_report import shortened
-from fewmask.data.dataset import Dataset, Sample
+from fewmask.data.buffers import SplitBuffers
+from fewmask.data.check import check_opened
+from fewmask.data.check_report import Report, shortened
+from fewmask.data.check_unopened import check_unopened
+from fewmask.data.dataset import Dataset
 from fewmask.data.host_memory import HostMemory, available_memory
 from fewmask.data.opening import open_dataset
-from fewmask.data.store import load_images, load_masks, read_headers
+from fewmask.data.store import image_buffer, label_buffer, read_headers
 from fewmask.errors import ConfigError, DataError
 from fewmask.training.observer import Observer
 from fewmask.training.placement import Stores
@@ -25,57 +28,85 @@ _LARGEST_CROP = 512
 _CROP_MULTIPLE = 32
 
 
-def open_checked(config: Config, observer: Observer) -> Dataset:
-    """The data set, after the same check that `fewmask check` runs."""
+def load_data(config: Config, observer: Observer, cache: Path | None = None) -> tuple[Dataset, Stores]:
+    """The data set of the settings and its pixels, after the same check that `fewmask check` runs."""
     if config.data.root is None:
         raise ConfigError("no data folder given", where="data.root", fix="fewmask train DATA --out RUN")
     root = Path(config.data.root)
-    report = check_folder(root, config.data, config.seed)
-    gc.collect()  # decoding leaves cycles, which would keep the memory of the check from being used again
-    for finding in shortened(report.warnings):
-        observer.warn(": ".join(filter(None, (finding.code, finding.path, finding.message))))
-    if not report.trainable:
-        first, more = report.errors[0], len(report.errors) - 1
-        rest = f"\n({more} more: `fewmask check {shlex.quote(str(root))}` lists everything)" if more else ""
-        raise DataError(f"{first.message} ({first.code})", where=str(root / first.path), fix=f"{first.fix}{rest}")
-    return open_dataset(root, config.data, config.seed)
+    try:
+        dataset = open_dataset(root, config.data, config.seed)
+    except DataError as error:
+        _require_trainable(check_unopened(root.resolve(), error, config.data.max_pixels), root, observer)
+        raise
+    return dataset, load_stores(config, dataset, observer, cache)
 
 
 def load_stores(config: Config, dataset: Dataset, observer: Observer, cache: Path | None = None) -> Stores:
-    """What takes more main memory than `training.host_share` lies in files in `cache`, unless the settings say where.
+    """Every file is decoded once: checked, and put into its place. What is not fit to train on is an error.
+
+    What takes more main memory than `training.host_share` lies in files in `cache`, unless the settings say where.
+    """
+    root, training = Path(config.data.root or dataset.root), config.training
+    folder = Path(training.cache) if training.cache else cache
+    host = HostMemory(int(training.host_share * available_memory()), folder)
+    buffers, unread = _buffers(config, dataset, host)
+    report = check_opened(
+        dataset,
+        root.resolve(),
+        config.data,
+        buffers=buffers,
+        progress=partial(observer.advance, "reading and checking"),
+    )
+    gc.collect()  # decoding leaves cycles, which would keep the memory of the check from being used again
+    _require_trainable(report, root, observer)
+    if unread:
+        raise unread
+    return _stores(buffers, host)
+
+
+def _buffers(config: Config, dataset: Dataset, host: HostMemory) -> tuple[dict[str, SplitBuffers], DataError | None]:
+    """Room for what training reads. None where a file says nothing of itself: the check tells which files do not.
 
     The unlabeled images, which may be many, come last and take what the others leave.
     """
-    data, training = config.data, config.training
-    limits: dict[str, Any] = {"resize": data.resize, "max_pixels": data.max_pixels}
-    folder = Path(training.cache) if training.cache else cache
-    host = HostMemory(int(training.host_share * available_memory()), folder)
+    limits: dict[str, Any] = {"resize": config.data.resize, "max_pixels": config.data.max_pixels, "memory": host}
+    splits = {"labeled": dataset.labeled, "val": dataset.val, "unlabeled": dataset.unlabeled}
+    try:
+        headers = {name: read_headers(samples, max_pixels=config.data.max_pixels) for name, samples in splits.items()}
+        channels = max(int(each.channels.max(initial=0)) for each in headers.values())
+        buffers = {}
+        for name, samples in splits.items():
+            images = image_buffer(samples, name=f"{name} images", channels=channels, headers=headers[name], **limits)
+            labels = label_buffer(samples, name=f"{name} masks", **limits) if name != "unlabeled" else None
+            buffers[name] = SplitBuffers(images, labels)
+    except DataError as error:
+        return {}, error
+    return buffers, None
 
-    splits = {"labeled": dataset.labeled, "validation": dataset.val, "unlabeled": dataset.unlabeled}
-    headers = {name: read_headers(samples, max_pixels=data.max_pixels) for name, samples in splits.items()}
-    channels = max(int(each.channels.max(initial=0)) for each in headers.values())
 
-    def images(split: str) -> FlatImages:
-        task = f"{split} images"
-        return load_images(
-            splits[split],
-            channels=channels,
-            progress=lambda done, total: observer.advance(f"reading {task}", done, total),
-            memory=host,
-            name=task,
-            headers=headers[split],
-            **limits,
-        )
+def _require_trainable(report: Report, root: Path, observer: Observer) -> None:
+    for finding in shortened(report.warnings):
+        observer.warn(": ".join(filter(None, (finding.code, finding.path, finding.message))))
+    if report.trainable:
+        return
+    first, more = report.errors[0], len(report.errors) - 1
+    rest = f"\n({more} more: `fewmask check {shlex.quote(str(root))}` lists everything)" if more else ""
+    raise DataError(f"{first.message} ({first.code})", where=str(root / first.path), fix=f"{first.fix}{rest}")
 
-    def masks(name: str, samples: Sequence[Sample]) -> FlatImages:
-        return load_masks(samples, dataset.coding, memory=host, name=name, **limits)
+
+def _stores(buffers: Mapping[str, SplitBuffers], host: HostMemory) -> Stores:
+    images = {name: each.images.images() for name, each in buffers.items() if each.images}
+    labels = {name: each.labels.images() for name, each in buffers.items() if each.labels}
+
+    def some(found: FlatImages) -> FlatImages | None:
+        return found if len(found) else None
 
     return Stores(
-        labeled=images("labeled"),
-        labels=masks("labels", dataset.labeled),
-        val=images("validation") if dataset.val else None,
-        val_labels=masks("validation labels", dataset.val) if dataset.val else None,
-        unlabeled=images("unlabeled") if dataset.unlabeled else None,
+        labeled=images["labeled"],
+        labels=labels["labeled"],
+        val=some(images["val"]),
+        val_labels=some(labels["val"]),
+        unlabeled=some(images["unlabeled"]),
         host=host,
     )
 

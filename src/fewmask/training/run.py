@@ -30,7 +30,7 @@ from fewmask.training.forecast import Forecast, comparison, comparison_line
 from fewmask.training.foresight import foresee
 from fewmask.training.initialize import check_starts, initialize_from, initialize_learners
 from fewmask.training.learners import check_learners, learner_config
-from fewmask.training.loading import choose_crop, load_stores, open_checked
+from fewmask.training.loading import choose_crop, load_data
 from fewmask.training.loop import Pace, save, train
 from fewmask.training.model_file import ModelCard, save_model
 from fewmask.training.observer import Observer
@@ -87,10 +87,9 @@ def _run_on(
     world = join_world(torch_device)
     observer = observer if world.main else Observer()
     try:
-        dataset = open_checked(config, observer)
+        dataset, stores = load_data(config, observer, cache=out)
         for note in start_notes(dataset, starts, same_classes=method_class(config.method).needs_baseline):
             observer.warn(note)
-        stores = load_stores(config, dataset, observer, cache=out)
         config = config.model_copy(
             update={"views": config.views.model_copy(update={"crop": choose_crop(config, stores.labeled)})}
         )
