@@ -83,6 +83,9 @@ class ViewSettings(Section):
     class_crops: Share = Field(0.0, description="share of labeled crops centered on a pixel of a randomly drawn class")
 
 
+WEIGHT_WORDS = ("none", "hub", "coco-voc-classes")  # what `network.pretrained` may say that is no file
+
+
 class NetworkSettings(Section):
     backbone: str = Field("resnet50", description="a timm model with features_only, see `fewmask networks`")
     head: Literal["deeplabv2", "deeplabv3plus", "sum4", "sum2", "setr_naive"] = Field(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
+import torch
 import yaml
 from PIL import Image
 
@@ -67,6 +70,31 @@ def test_the_run_remembers_where_its_data_are(
     result = fewmask("train", "--out", "run", "--resume", "training.steps=3")
     assert result.code == 0
     assert "continuing run after step 2\n" in result.err
+
+
+def test_the_run_remembers_where_its_weights_are(
+    fewmask: Fewmask, scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until something is saved a resumed run reads them again, wherever it is resumed."""
+    here, elsewhere, run = tmp_path / "here", tmp_path / "elsewhere", tmp_path / "run"
+    for folder in (here, elsewhere):
+        folder.mkdir()
+    torch.save(timm.create_model("test_resnet").state_dict(), here / "body.pt")
+    monkeypatch.chdir(here)
+    of_one = "learners.student_2.network.pretrained=./body.pt"
+    words = ("train", scenes, "--out", run, *TINY, "network.pretrained=body.pt", of_one, "baseline.training.steps=2")
+    assert fewmask(*words).code == 0
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["network"]["pretrained"] == str(here / "body.pt")
+    assert config["learners"] == {"student_2": {"network": {"pretrained": str(here / "body.pt")}}}
+    again = fewmask(*words, "--resume")
+    assert (again.code, "continuing" in again.err) == (0, True), again.err
+    for saved in (run / "checkpoints", *run.glob("baseline*")):
+        shutil.rmtree(saved)
+    monkeypatch.chdir(elsewhere)
+    result = fewmask("train", "--out", run, "--resume")
+    assert result.code == 0, result.err
+    assert f"weights: {here / 'body.pt'}" in result.err
 
 
 def test_without_val_nothing_is_scored_and_the_plan_says_what_ships(fewmask: Fewmask, tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fewmask.commands.train_layers import for_method, of_another_method, of_another_optimizer, spoken_layers
-from fewmask.config import Config, NetworkSettings
+from fewmask.config import WEIGHT_WORDS, Config, NetworkSettings
 from fewmask.console import ConsoleObserver
 from fewmask.errors import ConfigError
 from fewmask.methods.table import method_class, read_method_settings
@@ -81,10 +81,28 @@ def _go_on(out: Path, device: str | None, resumed: bool) -> str:
 
 
 def _from_anywhere(config: Config) -> Config:
-    """The data set's paths made absolute, so that other commands find it from any working folder."""
+    """Paths made absolute, so that other commands and a resumed run find them from any working folder."""
     paths = {"root": config.data.root, "split": config.data.split}
     absolute = {key: str(Path(value).resolve()) for key, value in paths.items() if value}
-    return config.model_copy(update={"data": config.data.model_copy(update=absolute)})
+    parts = {
+        "data": config.data.model_copy(update=absolute),
+        "network": config.network.model_copy(update=_found_weights({"pretrained": config.network.pretrained})),
+        "baseline": _found_weights(config.baseline),
+        "learners": _found_weights(config.learners),
+    }
+    return config.model_copy(update=parts)
+
+
+def _found_weights(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings, sections in sections, with the absolute paths of weight files."""
+    found = dict(values)
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found[key] = _found_weights(value)
+        elif key == "pretrained" and isinstance(value, str) and value not in WEIGHT_WORDS:
+            file = Path(value).expanduser()
+            found[key] = str(file.absolute()) if file.is_file() else value  # refused later, as it was spelled
+    return found
 
 
 def _has_run(out: Path, data: Path | None) -> bool:
@@ -123,7 +141,7 @@ def _require_network(settings: NetworkSettings, learner: str | None = None) -> N
             raise
         raise ConfigError(error.what, where=f"{error.where} of {learner}", fix=error.fix) from None
     file = Path(settings.pretrained).expanduser()
-    if settings.pretrained not in ("none", "hub", "coco-voc-classes") and not file.is_file():
+    if settings.pretrained not in WEIGHT_WORDS and not file.is_file():
         read_weights(file)  # refuses
 
 
