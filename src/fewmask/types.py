@@ -216,7 +216,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Reduce:
-    """`total = yield Reduce(tensor)`: the sum over all ranks."""
+    """`total = yield Reduce(tensor)`: the sum over all ranks, without gradient."""
 
     tensor: Tensor
 

@@ -182,6 +182,49 @@ def test_each_optimizer_is_clipped_at_its_own_norm():
     assert engine.method.b.item() == pytest.approx(3 - 0.1 * 1.95**2 * 3, rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_loss_from_before_the_update_of_a_network_it_went_through_is_refused(kind):
+    """b's loss holds the old a, so its gradient would mix both; fused optimizers change weights without saying so."""
+
+    class Stale(Couple):
+        def step(self, batch, progress):
+            product = self.a * self.b
+            yield Update("a", Loss.mean("first", 2 * self.a, torch.tensor(1.0)))
+            yield Update("b", Loss.mean("stale", product, torch.tensor(1.0)))
+
+    method = Stale()
+    optimizers = {name: kind([getattr(method, name)], lr=0.1, fused=True) for name in "ab"}
+    engine = Engine(method, optimizers, device=torch.device("cpu"))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        engine.step(make_batch(), make_progress())
+
+
+def test_a_sum_over_ranks_has_no_gradient_with_one_process_either():
+    """d(sum * a)/da = 2, and not 4: with several processes only this one's part could have a gradient."""
+
+    class Summed(Couple):
+        def step(self, batch, progress):
+            total = yield Reduce(self.a)
+            assert total is not None
+            yield Update("a", Loss.mean("square", total * self.a, torch.tensor(1.0)))
+
+    method = Summed()
+    optimizers = {"a": torch.optim.SGD([method.a], lr=0.1, fused=True)}
+    Engine(method, optimizers, device=torch.device("cpu")).step(make_batch(), make_progress())
+    assert method.a.grad.item() == 2.0
+
+
+def test_a_yield_without_gradients_is_a_mistake():
+    class Quiet(Couple):
+        def step(self, batch, progress):
+            with torch.no_grad():
+                yield Reduce(self.a)
+
+    engine = Engine(Quiet(), {}, device=torch.device("cpu"))
+    with pytest.raises(AssertionError, match="no_grad"):
+        engine.step(make_batch(), make_progress())
+
+
 def test_mixed_precision_is_the_gpus_choice_and_nobody_elses():
     found = {kind: choose_precision("auto", torch.device(kind)) for kind in ("cpu", "cuda")}
     assert found == {"cpu": "fp32", "cuda": "bf16"}

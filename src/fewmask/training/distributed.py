@@ -29,9 +29,9 @@ class World:
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks, as a new tensor."""
+        """The sum over all ranks, without gradient."""
         if self.size == 1:
-            return tensor
+            return tensor.detach()
         total = tensor.detach().clone()
         dist.all_reduce(total)
         return total

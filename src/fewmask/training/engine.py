@@ -105,6 +105,7 @@ class Engine:
 
     def _serve(self, request: Update | Reduce | Measure | Lane | Join) -> Tensor | None:
         """Run on the lane that asked."""
+        assert torch.is_grad_enabled(), "a yield inside torch.no_grad() would take the gradients of what follows"
         if isinstance(request, Reduce):
             return self.world.sum(request.tensor)
         if isinstance(request, Update):
@@ -127,6 +128,8 @@ class Engine:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.clip[update.optimizer], norm)
         optimizer.grad_scale, optimizer.found_inf = None, (~finite).float()  # type: ignore[attr-defined]
         optimizer.step()
+        # Fused kernels do not say what they change: a graph from before would mix old features with new weights
+        torch.autograd.graph.increment_version(parameters)
         self.finite.append(finite)
         self._add(f"{update.optimizer}/gradient_norm", norm.detach() * self._once, self._once)  # equal on all ranks
 
