@@ -11,7 +11,7 @@ from fewmask.learning.losses import LabeledLoss
 from fewmask.methods.method import Method
 from fewmask.methods.rml import P0
 from fewmask.methods.table import create_method
-from fewmask.networks.build import build_network
+from fewmask.networks.build import build_network, seeded
 from fewmask.randomness import Randomness
 from fewmask.training.engine import Engine
 from fewmask.training.optimizers import build_optimizer
@@ -31,17 +31,19 @@ SETR = NetworkSettings(
 
 
 def make_method(name: str, network: NetworkSettings = NETWORK, **settings: object) -> Method:
-    def build(learner: str):
-        return build_network(network, num_classes=CLASSES, seed=len(learner))
+    def build(learner: str, *, channels: int | None = None, num_classes: int | None = None):
+        shape = {"channels": channels or 3, "num_classes": num_classes or CLASSES}
+        return build_network(network, seed=len(learner), **shape)
 
-    return create_method(name, settings, build, LabeledLoss(LossSettings())).train()
+    with seeded(0):
+        return create_method(name, settings, build, LabeledLoss(LossSettings())).train()
 
 
 def make_engine(
     method: Method, optimizer: OptimizerSettings | None = None, clip: float | None = None, **options: object
 ) -> Engine:
     chosen = optimizer or OptimizerSettings(lr=0.01)
-    optimizers = {name: build_optimizer(network, chosen) for name, network in method.trained().items()}
+    optimizers = {name: build_optimizer(modules, chosen) for name, modules in method.updated().items()}
     clips = {} if clip is None else dict.fromkeys(optimizers, clip)
     return Engine(method, optimizers, device=torch.device("cpu"), clip=clips, **options)
 

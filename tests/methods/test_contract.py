@@ -16,12 +16,16 @@ SEMI_SUPERVISED = [name for name in METHODS if name != "supervised"]
 CAPTURABLE = [name for name, kind in METHODS.items() if kind.capturable]
 
 
+def parameters_of(modules):
+    return [parameter for module in modules for parameter in module.parameters()]
+
+
 def updates(method, batch, progress):
     """The step's updates, with a backward pass for each but no optimizer."""
     found = []
     for request in requests(method, batch, progress):
         if isinstance(request, Update):
-            request.loss.value().backward(inputs=list(method.trained()[request.optimizer].parameters()))
+            request.loss.value().backward(inputs=parameters_of(method.updated()[request.optimizer]))
             found.append(request)
     return found
 
@@ -30,7 +34,7 @@ def updates(method, batch, progress):
 def test_losses_are_finite_and_name_their_optimizer(name):
     method = make_method(name)
     found = updates(method, make_batch(), make_progress())
-    assert {update.optimizer for update in found} == set(method.trained())
+    assert {update.optimizer for update in found} == set(method.updated())
     assert all(torch.isfinite(update.loss.value()) for update in found)
 
 
@@ -54,7 +58,7 @@ def test_so_does_every_parameter_of_auxiliary_heads(name):
 
 def check_gradients(method, batch):
     updates(method, batch, make_progress())
-    trained = {id(parameter) for network in method.trained().values() for parameter in network.parameters()}
+    trained = {id(parameter) for modules in method.updated().values() for parameter in parameters_of(modules)}
     for key, parameter in method.named_parameters():
         if id(parameter) in trained:
             assert parameter.grad is not None, key
@@ -109,13 +113,13 @@ def test_a_step_is_a_pure_function_of_state_batch_and_step(name):
 @pytest.mark.parametrize("name", CAPTURABLE)
 def test_the_step_never_asks_the_host(name):
     method = make_method(name, dropout=0.5, stochastic_depth=0.8)
-    assert updated_without_values(method, make_batch()) == list(method.trained())
+    assert updated_without_values(method, make_batch()) == list(method.updated())
 
 
 @pytest.mark.parametrize("name", CAPTURABLE)
 def test_nor_does_a_step_with_auxiliary_heads(name):
     method = make_method(name, SETR, dropout=0.5, stochastic_depth=0.8)
-    assert updated_without_values(method, make_batch(stride=16)) == list(method.trained())
+    assert updated_without_values(method, make_batch(stride=16)) == list(method.updated())
 
 
 def updated_without_values(method, batch):
@@ -145,7 +149,7 @@ def test_diagnostics_leave_the_method_alone(name):
         assert (each.label[~batch.valid] == IGNORE).all()
         assert ((each.label < CLASSES) | (each.label == IGNORE)).all()
     assert all(torch.equal(value, before[key]) for key, value in method.state_dict().items())
-    trained = set(method.trained().values())
+    trained = {module for modules in method.updated().values() for module in modules}
     assert all(network.training == (network in trained) for network in method.networks().values())
 
 
@@ -170,7 +174,7 @@ def fake_of(value, mode):
 @pytest.mark.parametrize("name", METHODS)
 def test_only_networks_that_train_are_in_train_mode(name):
     method = make_method(name).train()
-    trained = set(method.trained().values())
+    trained = {module for modules in method.updated().values() for module in modules}
     assert all(network.training == (network in trained) for network in method.networks().values())
     assert set(method.predictors) <= set(method.networks())
 

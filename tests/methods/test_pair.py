@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from fewmask.config import LossSettings
 from fewmask.errors import ConfigError
 from fewmask.learning.losses import LabeledLoss
-from fewmask.methods.method import Method, learner_of
+from fewmask.methods.method import Method
 from fewmask.methods.rml import P0, RMLSettings, RobustMutualLearning
 from fewmask.networks.build import build_network
 from fewmask.networks.segmentation import SegmentationNetwork
@@ -190,7 +190,7 @@ def test_restart_from_the_baseline_with_the_teachers_soft_labels():
 
 
 def test_networks_belong_to_learners():
-    assert [learner_of(name) for name in ("student_1", "teacher_2", "baseline_2")] == [
+    assert [RobustMutualLearning.learner_of(name) for name in ("student_1", "teacher_2", "baseline_2")] == [
         "student_1",
         "student_2",
         "student_2",
@@ -198,7 +198,7 @@ def test_networks_belong_to_learners():
     for name in ("supervised", "mean_teacher", "rml"):
         method = make_method(name)
         assert tuple(method.trained()) == method.learners
-        assert {learner_of(each) for each in method.networks()} == set(method.learners)
+        assert {method.learner_of(each) for each in method.networks()} == set(method.learners)
 
 
 def convolutions_and_attention(**settings: object) -> Method:

@@ -18,8 +18,10 @@ from fewmask.training.distributed import World, join_world, sync_batch_norms
 from fewmask.training.loop import train
 from fewmask.training.observer import Observer
 from fewmask.training.run_folder import RunFolder
+from fewmask.training.session import Session
 from fewmask.training.signals import Interrupted
 from fewmask.training.stages import restarted, sweep
+from tests.methods.beside import BESIDE, in_the_table
 from tests.training.runs import tiny_session
 
 EXACT = ("training.precision=fp64", "training.batch=4", "optimizer.clip=0.5")
@@ -40,15 +42,23 @@ CASES: dict[str, tuple[str, ...]] = {
     "pair": (*EXACT, *PAIR, SLOW, WEIGHT, "settings.buffers=weak"),
     "parts": (*EXACT, *NOISE, "network.frozen_norm=true", "training.accumulate=2"),
 }
-CASES |= dict.fromkeys(METHODS, (*EXACT, *NOISE))
+CASES |= dict.fromkeys([*METHODS, *BESIDE], (*EXACT, *NOISE))
 AGAIN = {"pair again": (*CASES["pair"], "training.checkpointing=true")}  # collectives within the backward pass
-CASE_METHODS = {"pair": "rml", "pair again": "rml"} | {name: name for name in METHODS}  # the others are supervised
+CASE_METHODS = {"pair": "rml", "pair again": "rml"} | {
+    name: name for name in (*METHODS, *BESIDE)
+}  # the others are supervised
 SHARES = ((0, 2), (2, 6))  # BatchNorm's six images: two on the first rank, four on the second
 
 
 def trained(data: Path, case: str, world: World) -> dict[str, Tensor]:
     """Five steps: every tensor of the method, and the metrics."""
-    session = tiny_session(data, *(CASES | AGAIN)[case], method=CASE_METHODS.get(case, "supervised"), world=world)
+    with in_the_table():
+        return _trained(
+            tiny_session(data, *(CASES | AGAIN)[case], method=CASE_METHODS.get(case, "supervised"), world=world)
+        )
+
+
+def _trained(session: Session) -> dict[str, Tensor]:
     if session.method.needs_baseline:
         session.method.start_stage(0)
         session = restarted(session, sweep(session, Observer()))

@@ -21,7 +21,7 @@ def group_of(optimizer, parameter):
 @pytest.mark.parametrize(("settings", "head_lr"), [(SGD, 0.03), (SGD.model_copy(update={"head_lr": None}), 0.1)])
 def test_head_and_backbone_have_their_own_rates(settings, head_lr):
     network = build_network(NETWORK, num_classes=CLASSES)
-    optimizer = build_optimizer(network, settings)
+    optimizer = build_optimizer([network], settings)
     for name, parameter in network.named_parameters():
         expected = head_lr if name.startswith("head.") else 0.01
         assert group_of(optimizer, parameter)["lr"] == pytest.approx(expected), name
@@ -48,7 +48,7 @@ def test_weights_that_timm_does_not_train_stay_out():
 @pytest.mark.parametrize("decay_norms", [True, False])
 def test_norms_and_biases_are_spared_on_request(decay_norms):
     network = build_network(NETWORK, num_classes=CLASSES)
-    optimizer = build_optimizer(network, SGD.model_copy(update={"decay_norms": decay_norms}))
+    optimizer = build_optimizer([network], SGD.model_copy(update={"decay_norms": decay_norms}))
     norms = (torch.nn.BatchNorm2d, torch.nn.GroupNorm, torch.nn.LayerNorm)
     spared = 0
     for module in network.modules():
@@ -62,7 +62,7 @@ def test_norms_and_biases_are_spared_on_request(decay_norms):
 def test_the_schedule_scales_every_group():
     network = build_network(NETWORK, num_classes=CLASSES)
     settings = SGD.model_copy(update={"schedule": "poly", "power": 2.0, "decay_norms": False})
-    optimizer = build_optimizer(network, settings)
+    optimizer = build_optimizer([network], settings)
     for step in (5, 3):  # a pure function of the step, whatever came before
         assert set_rates(optimizer, settings, step, 10) == pytest.approx(0.01 * (1 - step / 10) ** 2)
         for group in optimizer.param_groups:

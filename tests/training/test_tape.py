@@ -4,6 +4,7 @@ So no number of the host is baked in, no operation belongs to another step, and 
 tests/gpu/test_capture.py does the same with CUDA graphs.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 
 from fewmask.methods.table import METHODS
 from fewmask.training.session import Session
+from tests.methods.beside import BESIDE, in_the_table
 from tests.training.runs import NOISY, started_session, step_metrics
 from tests.training.tape import Tape, TapedStepper, lanes_mixed, lanes_turned
 
@@ -22,8 +24,15 @@ RUNS = {name: (name, NOISY[:2]) for name, kind in METHODS.items() if kind.captur
     "supervised": ("supervised", (*NOISY[:2], "loss.kind=ohem", "settings.photometric=true", *ADAMW)),
     "mean_teacher": ("mean_teacher", (*NOISY, "settings.ramp=0.9", "settings.buffers=weak")),
     "rml": ("rml", (*NOISY, "settings.warmup=true", "settings.labeled_every=3", "settings.momentum=0.9")),
+    **{name: (name, NOISY[:2]) for name in BESIDE},
     "rml_direct": ("rml", ("settings.coupling=direct", "settings.buffers=averaged", "views.class_crops=0.5", *ADAMW)),
 }
+
+
+@pytest.fixture(autouse=True)
+def table() -> Iterator[None]:
+    with in_the_table():
+        yield
 
 
 def session_of(name: str, data: Path) -> Session:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from fewmask.evaluation.inference import Predictor, segment
-from fewmask.methods.method import learner_of
 from fewmask.report.contents import PictureRow, Report, Run
 from fewmask.report.curves import metric_series
 from fewmask.report.page import write_report
@@ -49,7 +48,7 @@ def write_run_report(outcome: Outcome) -> Path:
 def _predictors(outcome: Outcome) -> dict[str, Predictor]:
     """The baseline that what ships has started from, where it is in the run's folder, and what ships."""
     baselines = outcome.folder.baselines
-    start = baselines[-1:] if learner_of(outcome.selected) == "student_2" else baselines[:1]
+    start = baselines[-1:] if outcome.session.method.learner_of(outcome.selected) == "student_2" else baselines[:1]
     networks = {path.name: load_model(path)[0] for path in start}
     networks[outcome.selected] = outcome.session.method.networks()[outcome.selected]
     engine = outcome.session.engine

@@ -84,7 +84,8 @@ def for_method(values: dict[str, Any], method: str) -> dict[str, Any]:
     check_learners(own)
     read_method_settings(own.method, own.settings)
     kind, values = method_class(method), values | {"method": method}
-    learners = {name: each for name, each in values.get("learners", {}).items() if name in kind.learners}
+    known = (*kind.learners, *kind.companions)
+    learners = {name: each for name, each in values.get("learners", {}).items() if name in known}
     if kind.needs_baseline:
         return values | {"settings": {}, "learners": learners}
     learners = {name: {key: each[key] for key in each if key != "baseline"} for name, each in learners.items()}

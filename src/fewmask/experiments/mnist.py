@@ -155,12 +155,12 @@ def build_pair(variant: Variant, plan: Plan, seed: int) -> tuple[RobustMutualLea
         {**_NO_NOISE, "confidence": "none", "stages": 1, "decay": plan.decay, **variant.settings}
     )
 
-    def build(learner: str) -> SegmentationNetwork:
+    def build(learner: str, **_: object) -> SegmentationNetwork:
         return digit_network(plan.width, seed=zlib.crc32(f"{seed}/{learner}".encode()))
 
     method = RobustMutualLearning(settings, build, LabeledLoss(LossSettings()))
     method.train()
-    optimizers = {name: build_optimizer(network, plan.optimizer()) for name, network in method.trained().items()}
+    optimizers = {name: build_optimizer(modules, plan.optimizer()) for name, modules in method.updated().items()}
     return method, Engine(method, optimizers, device=torch.device("cpu"))
 
 

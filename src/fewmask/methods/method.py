@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Protocol, Self
 
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.randomness import Noise
 from fewmask.types import Batch, Prediction, Progress, Step, ViewRequest
 
-BuildNetwork = Callable[[str], SegmentationNetwork]  # learner name -> freshly initialized network
 Forward = Callable[[SegmentationNetwork, Tensor], Prediction]  # a network's answer about images, however it is got
 
 
@@ -33,9 +32,24 @@ def scores_through(forward: Forward, network: SegmentationNetwork) -> Callable[[
     return lambda images: forward(network, images).logits
 
 
-def learner_of(network: str) -> str:
-    """The learner whose architecture a network has: `teacher_2` belongs to `student_2`."""
-    return f"student_{network.rpartition('_')[2]}"
+class BuildNetwork(Protocol):
+    """A freshly initialized network for a learner, or for a companion, which may see and say something else."""
+
+    def __call__(
+        self, name: str, /, *, channels: int | None = None, num_classes: int | None = None
+    ) -> SegmentationNetwork: ...
+
+
+@dataclass(frozen=True)
+class Companion:
+    """What trains beside the learners under an optimizer of its own, such as a discriminator; it is never scored.
+
+    `learners.NAME.optimizer` changes its optimizer, and `learners.NAME.network` the network that the method has built
+    for it under its name, where it is `built`.
+    """
+
+    optimizer: Mapping[str, Any] = field(default_factory=dict)  # what the paper sets; the rest is the run's
+    built: bool = False
 
 
 def _unset(value: Any) -> Any:
@@ -95,7 +109,7 @@ class PseudoLabels:
 class Method(nn.Module, ABC):
     """Owns networks, names what trains and what ships, and yields updates.
 
-    Networks that train are in train mode, all others in eval mode, whatever `train()` is told.
+    What trains is in train mode, all else in eval mode, whatever `train()` is told.
     """
 
     Settings: ClassVar[type[MethodSettings]] = MethodSettings
@@ -107,6 +121,7 @@ class Method(nn.Module, ABC):
     ]  # networks that are scored; the first ships when there is nothing to choose by
     needs_baseline: ClassVar[bool] = False  # starts from a supervised run, and sweeps over all images before each stage
     learners: ClassVar[tuple[str, ...]] = ("student_1",)  # networks that train; each may have settings of its own
+    companions: ClassVar[Mapping[str, Companion]] = {}  # child modules that train beside them
     ensemble: ClassVar[tuple[str, ...]] = ()  # predictors whose mean softmax is scored, too
 
     def __init__(self, settings: MethodSettings, labeled_loss: LabeledLoss) -> None:
@@ -122,6 +137,17 @@ class Method(nn.Module, ABC):
     @abstractmethod
     def trained(self) -> dict[str, SegmentationNetwork]:
         """Optimizer name -> the network it updates."""
+
+    def updated(self) -> dict[str, tuple[nn.Module, ...]]:
+        """Optimizer name -> all that it updates; what trains along with a network, a projector, is added here."""
+        alone: dict[str, tuple[nn.Module, ...]] = {name: (network,) for name, network in self.trained().items()}
+        return alone | {name: (self.get_submodule(name),) for name in self.companions}
+
+    @classmethod
+    def learner_of(cls, network: str) -> str:
+        """The learner whose architecture a network has: `teacher_2` belongs to `student_2`, a companion to itself."""
+        own = network in cls.learners or network in cls.companions
+        return network if own else f"student_{network.rpartition('_')[2]}"
 
     @abstractmethod
     def step(self, batch: Batch, progress: Progress) -> Step:
@@ -176,6 +202,7 @@ class Method(nn.Module, ABC):
 
     def train(self, mode: bool = True) -> Method:
         super().train(False)
-        for network in self.trained().values():
-            network.train(mode)
+        for modules in self.updated().values():
+            for module in modules:
+                module.train(mode)
         return self

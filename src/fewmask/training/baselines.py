@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fewmask.config import SEEDS, Config
-from fewmask.methods.method import learner_of
 from fewmask.training.checkpoint import list_checkpoints
 from fewmask.training.learners import baseline_config, baseline_groups
 from fewmask.training.observer import Observer
@@ -32,7 +31,9 @@ def baselines_of(session: Session, folder: RunFolder) -> list[Baseline]:
     return [
         Baseline(
             names,
-            baseline_config(session.config, learner_of(names[0]), seed=(session.config.seed + index) % SEEDS),
+            baseline_config(
+                session.config, session.method.learner_of(names[0]), seed=(session.config.seed + index) % SEEDS
+            ),
             RunFolder(folder.path / (f"baseline_{index + 1}" if index else "baseline")),
         )
         for index, names in enumerate(groups)
@@ -50,5 +51,5 @@ def baseline_session(session: Session, baseline: Baseline, observer: Observer) -
         observer=observer,
         known_checksums=session.checksums,
     )
-    learners = dict.fromkeys(learner_of(name) for name in baseline.names)
+    learners = dict.fromkeys(session.method.learner_of(name) for name in baseline.names)
     return replace(alone, owner=Owner(session.config, tuple(learners)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fewmask.config import Config
 from fewmask.errors import CheckpointError, ConfigError
-from fewmask.methods.method import Method, learner_of
+from fewmask.methods.method import Method
 from fewmask.methods.table import method_class
 from fewmask.training.learners import learner_config
 from fewmask.training.model_file import load_card, load_model
@@ -35,8 +35,9 @@ def check_starts(config: Config, runs: Sequence[Path]) -> dict[str, Path]:
 
 def initialize_learners(method: Method, starts: Mapping[str, Path]) -> Iterator[str]:
     """Copy each learner's run into its networks, and say so; learners with one run do it together."""
+    own = {name: method.learner_of(name) for name in method.networks()}
     for run in dict.fromkeys(starts.values()):
-        yield initialize_from(method, run, [name for name in method.networks() if starts[learner_of(name)] == run])
+        yield initialize_from(method, run, [name for name, learner in own.items() if starts.get(learner) == run])
 
 
 def initialize_from(method: Method, run: Path, names: Sequence[str]) -> str:
@@ -60,7 +61,8 @@ def initialize_from(method: Method, run: Path, names: Sequence[str]) -> str:
             )
         networks[name].load_state_dict(fitting, strict=False)
     fresh = f"; fresh start for {_named(kept)}" if any(kept.values()) else ""
-    whose = "networks start" if len(names) == len(networks) else f"{', '.join(names)} start"
+    all_start = len(names) == len(networks.keys() - method.companions.keys())
+    whose = "networks start" if all_start else f"{', '.join(names)} start"
     return f"{whose} from {card.predictor} of {run}{fresh}"
 
 

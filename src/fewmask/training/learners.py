@@ -8,7 +8,7 @@ from typing import Any
 from fewmask.config import Config, LearnerSettings, OptimizerSettings
 from fewmask.errors import ConfigError
 from fewmask.layers import layered, merge
-from fewmask.methods.method import Method, learner_of
+from fewmask.methods.method import Companion, Method
 from fewmask.methods.table import method_class, read_method_settings
 from fewmask.settings import SectionType, read_section, resolve
 
@@ -29,8 +29,22 @@ def learner_config(config: Config, learner: str) -> Config:
     return config.model_copy(update=parts)
 
 
-def optimizer_settings(config: Config, learners: Iterable[str]) -> dict[str, OptimizerSettings]:
-    return {name: learner_config(config, name).optimizer for name in learners}
+def optimizer_settings(config: Config, names: Iterable[str]) -> dict[str, OptimizerSettings]:
+    """Of learners and companions."""
+    companions = method_class(config.method).companions
+    return {
+        name: _companion_optimizer(config, name, companions[name])
+        if name in companions
+        else learner_config(config, name).optimizer
+        for name in names
+    }
+
+
+def _companion_optimizer(config: Config, name: str, companion: Companion) -> OptimizerSettings:
+    """The run's settings, then what the paper says of it, then what the user says."""
+    usual = config.optimizer if companion.built else config.optimizer.model_copy(update={"head_lr": None})
+    own = _joined(usual, companion.optimizer, "name", f"companion {name}")
+    return _joined(own, _own(config, name).optimizer, "name", f"learners.{name}.optimizer")
 
 
 def optimizer_key(config: Config, learner: str, key: str, *, baseline: bool) -> str:
@@ -42,6 +56,7 @@ def optimizer_key(config: Config, learner: str, key: str, *, baseline: bool) -> 
     spoken = [own.optimizer, *([own.baseline.get("optimizer", {})] if baseline else [])]
     section = "baseline.optimizer" if baseline else "optimizer"
     owned = any(key in each or "name" in each for each in spoken)
+    owned = owned or learner in method_class(config.method).companions
     return f"learners.{learner}.{section}.{key}" if owned else f"{section}.{key}"
 
 
@@ -66,7 +81,7 @@ def baseline_groups(config: Config, method: Method) -> list[tuple[str, ...]]:
     groups: dict[tuple[int, str], list[str]] = {}
     for index, names in enumerate(method.baseline_learners()):
         for name in names:
-            settings = baseline_config(config, learner_of(name), config.seed).model_dump_json()
+            settings = baseline_config(config, method.learner_of(name), config.seed).model_dump_json()
             groups.setdefault((index, settings), []).append(name)
     return [tuple(names) for names in groups.values()]
 
@@ -75,14 +90,26 @@ def check_learners(config: Config) -> None:
     """Learners that the method does not have, and settings that there are not, before anything is built or written."""
     kind = method_class(config.method)
     for name in config.learners:
-        if name not in kind.learners:
+        if name not in (*kind.learners, *kind.companions):
             what = f"the method {config.method} has no learner {name!r}"
-            raise ConfigError(what, where=f"learners.{name}", fix=", ".join(kind.learners))
+            raise ConfigError(what, where=f"learners.{name}", fix=", ".join([*kind.learners, *kind.companions]))
+    for name, companion in kind.companions.items():
+        _check_companion(config, name, companion)
     _check_baseline(config.baseline, "baseline")
-    for name in kind.learners if kind.needs_baseline else config.learners:
+    for name in kind.learners if kind.needs_baseline else config.learners.keys() - kind.companions.keys():
         _check_baseline(_own(config, name).baseline, f"learners.{name}.baseline")
         baseline = baseline_config(config, name, config.seed)
         read_method_settings(baseline.method, baseline.settings)
+
+
+def _check_companion(config: Config, name: str, companion: Companion) -> None:
+    """It starts from no baseline, and may be no network that settings could change."""
+    allowed = ("optimizer", "network") if companion.built else ("optimizer",)
+    for section in config.learners.get(name, {}):
+        if section not in allowed:
+            what = f"{name} has no {section} of its own"
+            raise ConfigError(what, where=f"learners.{name}.{section}", fix=" or ".join(allowed))
+    optimizer_settings(config, [name])  # what is wrong in it is said now
 
 
 def _check_baseline(section: Mapping[str, Any], where: str) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 from fewmask.errors import CheckpointError
 from fewmask.evaluation.inference import Predictor
 from fewmask.evaluation.scoring import ENSEMBLE
-from fewmask.methods.method import learner_of
 from fewmask.methods.table import method_class
 from fewmask.networks.compilation import for_any_size
 from fewmask.networks.folding import FoldedTwin
@@ -41,7 +40,7 @@ def load_networks(
     method, config = method_class(card.method), folder.read_config()
     networks = {}
     for name in method.predictors:
-        networks[name] = empty_network(replace(card, network=learner_config(config, learner_of(name)).network))
+        networks[name] = empty_network(replace(card, network=learner_config(config, method.learner_of(name)).network))
         load_weights(networks[name], network_state(state, name), where=str(folder.checkpoints))
     if _same_weights(networks[card.predictor], shipped):
         return networks, card, method.ensemble

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,12 +16,16 @@ from fewmask.networks.segmentation import SegmentationNetwork
 _HEAD_FACTOR = 10.0
 
 
-def build_optimizer(network: SegmentationNetwork, settings: OptimizerSettings) -> Optimizer:
-    groups = _groups(network.backbone_parameters(), settings.lr, settings)
-    groups += _groups(network.head_parameters(), head_rate(settings), settings)
+def build_optimizer(modules: Sequence[nn.Module], settings: OptimizerSettings) -> Optimizer:
+    """What stands on a backbone has the head's rate; without a backbone all have the one rate."""
+    networks = [module for module in modules if isinstance(module, SegmentationNetwork)]
+    beside = [parameter for module in modules if module not in networks for parameter in module.parameters()]
+    groups = [group for network in networks for group in _groups(network.backbone_parameters(), settings.lr, settings)]
+    heads = [parameter for network in networks for parameter in network.head_parameters()]
+    groups += _groups([*heads, *beside], head_rate(settings) if networks else settings.lr, settings)
     # Fused kernels can skip an update on a device flag, which is how a non-finite loss is masked without a host sync.
     if settings.name == "adamw":
-        on_gpu = next(network.parameters()).is_cuda
+        on_gpu = groups[0]["params"][0].is_cuda
         return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True, capturable=on_gpu)
     return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=True)
 
@@ -48,7 +53,7 @@ def set_rates(optimizer: Optimizer, settings: OptimizerSettings, step: int, step
     return float(optimizer.param_groups[0]["base_lr"] * factor)
 
 
-def _groups(parameters: Any, lr: float, settings: OptimizerSettings) -> list[dict[str, Any]]:
+def _groups(parameters: Iterable[nn.Parameter], lr: float, settings: OptimizerSettings) -> list[dict[str, Any]]:
     decayed: list[nn.Parameter] = []
     spared: list[nn.Parameter] = []
     for parameter in parameters:

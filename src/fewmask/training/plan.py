@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fewmask.methods.method import learner_of
+from fewmask.config import OptimizerSettings
 from fewmask.networks.build import network_report
 from fewmask.networks.recomputation import recomputed_modules
 from fewmask.settings import SectionType, written
@@ -33,6 +33,7 @@ def describe_plan(
         *(("", line) for line in describe_placement(stores, session.maker)),
         _views_row(session),
         *_network_rows(session),
+        *_companion_rows(session),
         *_method_rows(session),
         *_average_rows(session),
         *_optimizer_rows(session, baselines),
@@ -125,13 +126,23 @@ def _forecast_rows(session: Session, forecast: Forecast | None) -> list[tuple[st
 
 def _network_rows(session: Session) -> Iterator[tuple[str, str]]:
     """A row for each kind of network, with the names of those that are of this kind."""
-    networks = session.method.networks()
-    settings = {name: learner_config(session.config, learner_of(name)).network for name in networks}
+    networks, method = session.method.networks(), session.method
+    learners = {name: method.learner_of(name) for name in networks if name not in method.companions}
+    settings = {name: learner_config(session.config, learner).network for name, learner in learners.items()}
     for kind, names in _alike(settings):
         report = network_report(networks[names[0]], kind)
         size = f"{report.parameters / 1e6:.1f} M parameters, stride {report.stride}"
         yield "network", f"{report.name}, {size} ({', '.join(names)})"
         yield from (("", note) for note in report.notes)
+
+
+def _companion_rows(session: Session) -> Iterator[tuple[str, str]]:
+    """What trains beside the learners, and how."""
+    for name, companion in session.method.companions.items():
+        parameters = [parameter for module in session.method.updated()[name] for parameter in module.parameters()]
+        size = sum(parameter.numel() for parameter in parameters) / 1e6
+        optimizer = _optimizer_words(session.stepper.optimizers[name], head=companion.built)
+        yield "companion", f"{name}, {size:.1f} M parameters; {optimizer}"
 
 
 def _method_rows(session: Session) -> Iterator[tuple[str, str]]:
@@ -157,11 +168,16 @@ def _average_rows(session: Session) -> list[tuple[str, str]]:
 def _optimizer_rows(session: Session, baselines: Sequence[Baseline] = ()) -> Iterator[tuple[str, str]]:
     """A row for each kind of settings, with the names of learners and baselines that have them."""
     before = {each.folder.path.name: each.config.optimizer for each in baselines}
-    kinds = _alike({**session.stepper.optimizers, **before})
+    learners = {name: session.stepper.optimizers[name] for name in session.method.trained()}
+    kinds = _alike({**learners, **before})
     for settings, names in kinds:
-        rates = f"rate {settings.lr:g} (head {head_rate(settings):g}), {settings.schedule}"
         whose = f" ({', '.join(names)})" if len(kinds) > 1 else ""
-        yield "optimizer", f"{settings.name}, {rates}, weight decay {settings.weight_decay:g}{whose}"
+        yield "optimizer", f"{_optimizer_words(settings)}{whose}"
+
+
+def _optimizer_words(settings: OptimizerSettings, head: bool = True) -> str:
+    rates = f"rate {settings.lr:g}" + (f" (head {head_rate(settings):g})" if head else "")
+    return f"{settings.name}, {rates}, {settings.schedule}, weight decay {settings.weight_decay:g}"
 
 
 def _alike(settings: Mapping[str, SectionType]) -> list[tuple[SectionType, list[str]]]:

@@ -72,7 +72,7 @@ def _fold_teachers(method: Method, settings: TrainingSettings, device: torch.dev
         what = "torch lets cuDNN choose fused kernels that need not be deterministic"
         raise ConfigError(what, where="training.fold_teachers", fix="folded, or no training.deterministic")
     dtype = torch.bfloat16 if choose_precision(settings.precision, device) == "bf16" else None
-    trained = method.trained().values()
+    trained = [module for modules in method.updated().values() for module in modules]
     networks = [network for network in method.networks().values() if all(network is not each for each in trained)]
     twins = [FoldedTwin(network, dtype=dtype, fused=folding == "fused") for network in networks]
     for network, twin in zip(networks, twins, strict=True):

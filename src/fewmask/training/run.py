@@ -17,7 +17,6 @@ from fewmask.determinism import deterministic
 from fewmask.errors import ConfigError
 from fewmask.evaluation.confusion import Scores
 from fewmask.evaluation.scoring import evaluation_json, select
-from fewmask.methods.method import learner_of
 from fewmask.methods.table import method_class
 from fewmask.training.baselines import Baseline, baseline_session, baselines_of
 from fewmask.training.checkpoint import CheckpointWriter
@@ -255,7 +254,7 @@ def _ship(session: Session, folder: RunFolder, scores: Mapping[str, Scores]) -> 
             folder.evaluation.name, evaluation_json(scores, selected=selected, selected_on=chosen_on, split="val")
         )
         card = ModelCard(
-            network=learner_config(session.config, learner_of(selected)).network,
+            network=learner_config(session.config, session.method.learner_of(selected)).network,
             channels=session.stores.channels,
             classes=session.dataset.classes,
             predictor=selected,

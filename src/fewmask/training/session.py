@@ -182,13 +182,13 @@ def build_diagnostics(config: Config, dataset: Dataset, stores: Stores, observer
 
 
 def build_engine(config: Config, method: Method, device: torch.device, world: World) -> Engine:
-    settings = optimizer_settings(config, method.trained())
-    optimizers = {name: build_optimizer(network, settings[name]) for name, network in method.trained().items()}
+    settings = optimizer_settings(config, method.updated())
+    optimizers = {name: build_optimizer(modules, settings[name]) for name, modules in method.updated().items()}
     precision = choose_precision(config.training.precision, device)
     clip = {name: each.clip for name, each in settings.items() if each.clip is not None}
     training = config.training
     captured = training.capture and device.type == "cuda" and world.size == 1  # eager steps wait for the host anyway
-    lanes = len(optimizers) if captured and training.lanes else 0
+    lanes = len(method.trained()) if captured and training.lanes else 0
     return Engine(method, optimizers, device=device, precision=precision, world=world, clip=clip, lanes=lanes)
 
 
@@ -230,13 +230,14 @@ def _unlabeled_batch(config: Config) -> int:
 
 
 def build_method(config: Config, dataset: Dataset, stores: Stores, saved: bool) -> Method:
-    def build(learner: str) -> SegmentationNetwork:
+    def build(learner: str, *, channels: int | None = None, num_classes: int | None = None) -> SegmentationNetwork:
         seed = zlib.crc32(f"{config.seed}/{learner}".encode())
+        shape = {"channels": channels or stores.channels, "num_classes": num_classes or len(dataset.classes)}
         settings = learner_config(config, learner).network
         if saved:
             settings = settings.model_copy(update={"pretrained": "none"})
         try:
-            network = build_network(settings, num_classes=len(dataset.classes), channels=stores.channels, seed=seed)
+            network = build_network(settings, seed=seed, **shape)
         except ConfigError as error:
             if learner not in config.learners:
                 raise
