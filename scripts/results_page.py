@@ -1,4 +1,4 @@
-"""Writes docs/results.md and README's demo table from the measurements kept in benchmarks/results.
+"""Writes docs/results.md, README's tables and CamVid's picture from the measurements kept in benchmarks/results.
 
 Without arguments, or with `demo/summary.json MACHINE DATE` to take a finished demo in first.
 """
@@ -18,6 +18,7 @@ PAGE = ROOT / "docs" / "results.md"
 README = ROOT / "README.md"
 _DEMO = RESULTS / "demo.json"
 _CAMVID = RESULTS / "camvid_comparison.json"
+_CAMVID_PICTURE = ROOT / "docs" / "camvid.png"
 _START = """# Measurements
 
 Made by `python scripts/results_page.py` from `benchmarks/results/*.json`; every number was measured, on the machine and
@@ -133,5 +134,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         take_demo(Path(sys.argv[1]), *sys.argv[2:4])
+    import camvid_picture  # beside this script
+
+    camvid_picture.draw(json.loads(_CAMVID.read_text()), _CAMVID_PICTURE)
     PAGE.write_text(page(), encoding="utf-8")
     README.write_text(readme(), encoding="utf-8")
