@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -77,14 +76,6 @@ class LabelBuffer(FlatBuffer):
         array = (resize_mask(label, self.resize) if self.resize else label)[:, :, None]
         self.require(index, array, path)
         self.write(index, array)
-
-
-@dataclass(frozen=True)
-class SplitBuffers:
-    """Where the pixels of a split are kept while its files are checked."""
-
-    images: ImageBuffer | None = None
-    labels: LabelBuffer | None = None  # of unlabeled images none: hidden truth is not for training
 
 
 def sizes_after(found: np.ndarray, resize: Size | None) -> np.ndarray:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fewmask.config import DataSettings
-from fewmask.data.buffers import SplitBuffers
-from fewmask.data.check_files import Examination, SampleFacts
+from fewmask.data.check_files import Examination, SampleFacts, SplitBuffers
 from fewmask.data.check_pairs import pair_findings
 from fewmask.data.check_report import CODES, Finding, Level, Report, render
 from fewmask.data.check_sets import (

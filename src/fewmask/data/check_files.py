@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fewmask.data.buffers import ImageBuffer, LabelBuffer, SplitBuffers
 from fewmask.data.check_masks import MaskValues, mask_values
 from fewmask.data.check_report import CODES, Finding
 from fewmask.data.dataset import MaskCoding, Sample
@@ -18,6 +18,17 @@ from fewmask.data.problem import DataProblem
 from fewmask.data.reading import read_image_and_header
 from fewmask.data.threads import map_in_threads
 from fewmask.errors import DataError
+
+if TYPE_CHECKING:  # the check by itself needs no tensors
+    from fewmask.data.buffers import ImageBuffer, LabelBuffer
+
+
+@dataclass(frozen=True)
+class SplitBuffers:
+    """Where the pixels of a split are kept while its files are checked."""
+
+    images: ImageBuffer | None = None
+    labels: LabelBuffer | None = None  # of unlabeled images none: hidden truth is not for training
 
 
 @dataclass(frozen=True, slots=True)

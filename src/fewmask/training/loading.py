@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fewmask.config import Config
-from fewmask.data.buffers import SplitBuffers
 from fewmask.data.check import check_opened
+from fewmask.data.check_files import SplitBuffers
 from fewmask.data.check_report import Report, shortened
 from fewmask.data.check_unopened import check_unopened
 from fewmask.data.dataset import Dataset
