@@ -199,3 +199,38 @@ def test_the_pixel_limit_can_be_set(fewmask: Fewmask, tmp_path: Path, recwarn: p
         what = f"error: a limit of {nothing} pixels lets no image in\n  where: --max-pixels\n  valid: 1 or more\n"
         assert (result.code, result.err) == (2, what)
     assert not [each for each in recwarn if issubclass(each.category, Image.DecompressionBombWarning)]
+
+
+def test_what_a_file_holds_beside_what_is_read_is_said_once(fewmask: Fewmask, tmp_path: Path) -> None:
+    """A stack of slices gave one mask, and nothing was said of the others."""
+    write_model(tmp_path / "model")
+    slices = [Image.fromarray(noise((20, 30), seed)) for seed in range(3)]
+    for name in ("a.tif", "b.tif"):
+        slices[0].save(tmp_path / name, save_all=True, append_images=slices[1:])
+    slices[0].save(tmp_path / "plain.tif")
+    result = fewmask("predict", tmp_path / "model", f"{tmp_path}/*.tif", "--out", tmp_path / "masks")
+    assert (result.code, files(tmp_path / "masks")) == (0, ["a.png", "b.png", "plain.png"])
+    which = f"{tmp_path / 'a.tif'} and 1 more"
+    assert result.err == (
+        f"3 of 3 masks in {tmp_path / 'masks'}\n"
+        f"warning: read in part: {which}: the file has several pages, of which the first is read\n"
+    )
+
+
+def test_confidence_maps_of_earlier_masks_are_not_left_without_a_word(fewmask: Fewmask, tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    photos, masks = tmp_path / "photos", tmp_path / "masks"
+    photos.mkdir()
+    for name in ("a", "b", "b_confidence"):  # the last one's mask is no map
+        Image.fromarray(noise((20, 30))).save(photos / f"{name}.jpg")
+    assert fewmask("predict", tmp_path / "model", photos, "--out", masks).err == f"3 of 3 masks in {masks}\n"
+    (photos / "b_confidence.jpg").unlink()
+    (masks / "b_confidence.png").unlink()
+    assert fewmask("predict", tmp_path / "model", photos, "--out", masks, "--confidence").code == 0
+    result = fewmask("predict", tmp_path / "model", photos, "--out", masks)
+    old = f"{masks / 'a_confidence.png'} and 1 more"
+    assert (result.code, result.err) == (
+        0,
+        f"2 of 2 masks in {masks}\n"
+        f"warning: not of these masks, but of earlier ones: {old} (--confidence replaces them)\n",
+    )

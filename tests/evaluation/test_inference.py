@@ -164,3 +164,12 @@ def test_networks_get_no_gradient_tape() -> None:
     weight = torch.ones(2, 3, 1, 1, requires_grad=True)
     result = predict_whole([lambda images: F.conv2d(images, weight)], picture(4, 4)[None])
     assert not result.requires_grad
+
+
+def test_tiles_are_counted_while_an_image_goes_through() -> None:
+    """One large image took a minute in which nothing moved."""
+    told: list[tuple[int, int]] = []
+    settings = EvaluationSettings(mode="tiled", tile=(16, 16), overlap=0.5, batch=4)
+    images = torch.stack([picture(20, 40), picture(20, 40, seed=1)])
+    segment([per_pixel(0)], images, settings, progress=lambda done, total: told.append((done, total)))
+    assert told == [(4, 8), (8, 8), (4, 8), (8, 8)]  # 2 x 4 tiles of each image, four at a time

@@ -49,11 +49,21 @@ def require_own(jobs: Sequence[Job]) -> None:
         raise ConfigError(what, where=str(foreign[0]), fix="another --out, e.g. --out predictions")
 
 
+def earlier_maps(jobs: Sequence[Job]) -> list[Path]:
+    """Confidence maps of earlier predictions that stay beside new masks."""
+    written = {abspath(path) for job in jobs for path in job.files()}
+    maps = [_map_of(job.mask) for job in jobs if job.confidence is None]
+    return [path for path in maps if abspath(path) not in written and is_own_png(path)]
+
+
+def _map_of(mask: Path) -> Path:
+    return mask.with_name(f"{mask.stem}_confidence.png")
+
+
 def _free_job(source: Path, name: Path, confidence: bool, taken: dict[str, Path]) -> Job:
     for stem in (name.stem, f"{name.stem}_{name.suffix[1:]}"):  # the second for a.jpg beside a.png
-        job = Job(
-            source, name.with_name(f"{stem}.png"), name.with_name(f"{stem}_confidence.png") if confidence else None
-        )
+        mask = name.with_name(f"{stem}.png")
+        job = Job(source, mask, _map_of(mask) if confidence else None)
         clashes = [path for path in job.files() if abspath(path) in taken]
         if not clashes:
             return job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -12,14 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewmask.commands.image_files import Job, find_images, require_own
+from fewmask.commands.image_files import Job, earlier_maps, find_images, require_own
 from fewmask.config import Config, EvaluationSettings
 from fewmask.console import ConsoleObserver
+from fewmask.data.imagefile import unread_part
 from fewmask.data.problem import DataProblem
 from fewmask.data.reading import read_image
 from fewmask.data.resizing import resize_image
 from fewmask.errors import ConfigError, DataError
-from fewmask.evaluation.inference import Predictor, segment
+from fewmask.evaluation.inference import Predictor, Progress, segment
 from fewmask.evaluation.scoring import ENSEMBLE
 from fewmask.report.pictures import write_confidence_png, write_index_png
 from fewmask.training.checkpoint import write_atomically
@@ -43,6 +44,25 @@ class Photo:
 
 
 @dataclass(frozen=True)
+class Remarks:
+    """What has to be said about the files in the end."""
+
+    failures: list[DataError] = field(default_factory=list)
+    unread: dict[str, list[Path]] = field(default_factory=dict)  # what is not read of files that were -> these files
+
+    def lines(self, old_maps: Sequence[Path]) -> Iterator[str]:
+        for failure in self.failures:
+            fix = f" ({failure.fix})" if failure.fix else ""
+            yield f"not predicted: {failure.where}: {failure.what}{fix}"
+        for what, paths in self.unread.items():
+            more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+            yield f"read in part: {paths[0]}{more}: {what}"
+        if old_maps:
+            more = f" and {len(old_maps) - 1} more" if len(old_maps) > 1 else ""
+            yield f"not of these masks, but of earlier ones: {old_maps[0]}{more} (--confidence replaces them)"
+
+
+@dataclass(frozen=True)
 class Segmenter:
     """A loaded model, and how to use it."""
 
@@ -51,6 +71,7 @@ class Segmenter:
     settings: EvaluationSettings
     max_pixels: int
     device: torch.device
+    progress: Progress | None = None  # through the tiles of an image
 
     def read(self, job: Job) -> Photo:
         array = _opened(job.source, self.max_pixels)
@@ -74,7 +95,7 @@ class Segmenter:
     def __call__(self, photos: Sequence[Photo]) -> list[Answer]:
         """What the model says about images of equal size, at the files' own size."""
         images = torch.stack([photo.image for photo in photos]).to(self.device)
-        label, confidence = segment(self.predictors, images, self.settings, photos[0].size)
+        label, confidence = segment(self.predictors, images, self.settings, photos[0].size, progress=self.progress)
         return list(zip(label.cpu().numpy(), confidence.cpu().numpy(), strict=True))
 
     def alone(self, photo: Photo) -> Answer:
@@ -103,28 +124,33 @@ def run_predict(
     require_own(jobs)
     segmenter = load_segmenter(RunFolder(run), network, tile=tile, max_pixels=max_pixels, device=device)
     _make_folder(out)
-    failures: list[DataError] = []
+    remarks = Remarks()
     with ConsoleObserver() as observer:
+        segmenter = replace(segmenter, progress=lambda done, total: observer.advance("tiles", done, total))
         done = 0
-        for photos in segmenter.groups(_readable(jobs, segmenter, failures)):
-            for photo, answer in _answers(segmenter, photos, failures):
+        for photos in segmenter.groups(_readable(jobs, segmenter, remarks)):
+            for photo, answer in _answers(segmenter, photos, remarks.failures):
                 _write(photo.job, *answer, segmenter.card)
             done += len(photos)
             observer.advance("predicting", done, len(jobs))
         observer.advance("predicting", len(jobs), len(jobs))  # with those that could not be read
-        observer.say(f"{len(jobs) - len(failures)} of {len(jobs)} masks in {out}")
-        for failure in failures:
-            fix = f" ({failure.fix})" if failure.fix else ""
-            observer.warn(f"not predicted: {failure.where}: {failure.what}{fix}")
-    return 1 if failures else 0
+        observer.say(f"{len(jobs) - len(remarks.failures)} of {len(jobs)} masks in {out}")
+        for line in remarks.lines(earlier_maps(jobs)):
+            observer.warn(line)
+    return 1 if remarks.failures else 0
 
 
-def _readable(jobs: Sequence[Job], segmenter: Segmenter, failures: list[DataError]) -> Iterator[Photo]:
+def _readable(jobs: Sequence[Job], segmenter: Segmenter, remarks: Remarks) -> Iterator[Photo]:
     for job in jobs:
         try:
-            yield segmenter.read(job)
+            photo = segmenter.read(job)
+            unread = unread_part(job.source, max_pixels=segmenter.max_pixels)
         except DataError as error:
-            failures.append(error)
+            remarks.failures.append(error)
+            continue
+        if unread:
+            remarks.unread.setdefault(unread, []).append(job.source)
+        yield photo
 
 
 def _answers(segmenter: Segmenter, photos: list[Photo], failures: list[DataError]) -> Iterator[tuple[Photo, Answer]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import product
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from fewmask.config import EvaluationSettings
 from fewmask.learning.losses import upsample
 
 Predictor = Callable[[Tensor], Tensor]  # images [N, C, H, W] -> logits [N, K, h, w]
+Progress = Callable[[int, int], None]  # how many tiles of an image are done, of how many
 Window = tuple[int, Tensor]  # where it starts, and its share of each position, [length]
 
 
@@ -44,6 +46,7 @@ def predict_tiled(
     batch: int,
     device: torch.device | None = None,
     accumulate: torch.device | None = None,
+    progress: Progress | None = None,
 ) -> Tensor:
     """Probabilities of one image [C, H, W] from overlapping tiles, [K, H, W] float32.
 
@@ -64,6 +67,8 @@ def predict_tiled(
             total = torch.zeros(probability.shape[1], height, width, device=where)  # [K, H, W]
         for one, (row, column) in zip(probability, group, strict=True):
             add_tile(total, one, row, column)
+        if progress is not None:
+            progress(first + len(group), len(grid))
     assert total is not None, "every image has at least one window"
     return total
 
@@ -98,6 +103,7 @@ def predict(
     settings: EvaluationSettings,
     size: tuple[int, int] | None = None,
     device: torch.device | None = None,
+    progress: Progress | None = None,
 ) -> Tensor:
     """Probabilities in the mode that the settings ask for, [N, K, *size], where the images lie.
 
@@ -105,13 +111,9 @@ def predict(
     """
     if settings.mode == "whole":
         return predict_whole(networks, images.to(device or images.device), size=size).to(images.device)
+    how: dict[str, Any] = {"tile": settings.tile, "overlap": settings.overlap, "batch": settings.batch}
     tiled = torch.stack(
-        [
-            predict_tiled(
-                networks, image, tile=settings.tile, overlap=settings.overlap, batch=settings.batch, device=device
-            )
-            for image in images
-        ]
+        [predict_tiled(networks, image, **how, device=device, progress=progress) for image in images]
     )  # [N, K, H, W]
     if size is None or tiled.shape[-2:] == size:
         return tiled
@@ -124,7 +126,8 @@ def segment(
     settings: EvaluationSettings,
     size: tuple[int, int] | None = None,
     device: torch.device | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Label maps (uint8) and the probability of these labels (float32) of images [N, C, H, W], both [N, H, W]."""
-    confidence, label = predict(networks, images, settings, size, device).max(dim=1)
+    confidence, label = predict(networks, images, settings, size, device, progress).max(dim=1)
     return label.to(torch.uint8), confidence
