@@ -199,6 +199,18 @@ def test_what_a_run_could_have_started_from_is_not_used_later(
     assert told in again.err
 
 
+def test_the_plan_says_where_weights_come_from(fewmask: Fewmask, data: Path, baseline: Path, tmp_path: Path) -> None:
+    """It said `drawn at random`, and advised ImageNet's weights, whatever the run started from."""
+    drawn_note = "weights start at random; network.pretrained=hub"
+    command = ("train", data, "--out", tmp_path / "run", "--labels", "3", *RML)
+    started = fewmask(*command, "--baseline", baseline)
+    assert f"\n             weights: student_1 of {baseline}\n" in started.err
+    again = fewmask("train", "--out", tmp_path / "run", "--resume")
+    assert "\n             weights: those of the checkpoint\n" in again.err
+    assert all(words not in started.err + again.err for words in (drawn_note, "drawn at random"))
+    assert drawn_note in fewmask("train", data, "--out", tmp_path / "fresh", "--labels", "3", *RML).err
+
+
 def test_a_file_wins_over_a_preset_options_over_both_and_words_over_all(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("training: {steps: 70, batch: 6, keep: 5}\nseed: 1\ndata: {labels: 3}\n")

@@ -14,7 +14,7 @@ from fewmask.networks.backbones import Backbone
 from fewmask.networks.compilation import as_written
 from fewmask.networks.heads import AuxiliaryHeads, Head
 from fewmask.networks.model_noise import dropped_out
-from fewmask.networks.weight_matching import WeightReport
+from fewmask.networks.weight_matching import DRAWN, WeightReport
 from fewmask.randomness import Noise
 from fewmask.types import Prediction
 
@@ -59,7 +59,7 @@ class SegmentationNetwork(nn.Module):
         self.temperature = head.temperature
         self.dropout = dropout
         self.frozen_norm = frozen_norm
-        self.weights = WeightReport("drawn at random")
+        self.weights = WeightReport(DRAWN)
         self.register_buffer("mean", torch.tensor(mean).reshape(-1, 1, 1))
         self.register_buffer("std", torch.tensor(std).reshape(-1, 1, 1))
         self.train()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 _WRAPPED = ("model.", "body.")  # timm's feature wrappers
 _MOST_PREFIX_PARTS = 4
+DRAWN = "drawn at random"
 _COUNTER = "num_batches_tracked"  # absent in many files, and without effect
 
 

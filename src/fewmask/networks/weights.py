@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fewmask.config import NetworkSettings
 from fewmask.errors import CheckpointError, ConfigError
-from fewmask.networks.weight_matching import WeightReport, match_weights
+from fewmask.networks.weight_matching import DRAWN, WeightReport, match_weights
 
 if TYPE_CHECKING:
     from fewmask.networks.segmentation import SegmentationNetwork
@@ -26,7 +26,7 @@ _WRAPPERS = ("state_dict", "model_state_dict", "model", "network")
 def load_pretrained(network: SegmentationNetwork, settings: NetworkSettings) -> WeightReport:
     """Put the weights that `settings.pretrained` names into the backbone."""
     if settings.pretrained == "none":
-        return WeightReport("drawn at random")
+        return WeightReport(DRAWN)
     if settings.pretrained == "hub":
         return _install(network, _hub_weights(network), "timm hub", partial=False)
     if settings.pretrained == "coco-voc-classes":

@@ -9,6 +9,7 @@ from fewmask.config import Config
 from fewmask.errors import CheckpointError, ConfigError
 from fewmask.methods.method import Method
 from fewmask.methods.table import method_class
+from fewmask.networks.weight_matching import WeightReport
 from fewmask.training.learners import learner_config
 from fewmask.training.model_file import load_card, load_model
 
@@ -60,6 +61,7 @@ def initialize_from(method: Method, run: Path, names: Sequence[str]) -> str:
                 fix=" ".join(f"network.{key}={getattr(card.network, key)}" for key in ("backbone", "head", "width")),
             )
         networks[name].load_state_dict(fitting, strict=False)
+        networks[name].weights = WeightReport(f"{card.predictor} of {run}")
     fresh = f"; fresh start for {_named(kept)}" if any(kept.values()) else ""
     all_start = len(names) == len(networks.keys() - method.companions.keys())
     whose = "networks start" if all_start else f"{', '.join(names)} start"

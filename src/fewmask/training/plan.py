@@ -8,6 +8,7 @@ from typing import Any
 from fewmask.config import OptimizerSettings
 from fewmask.networks.build import network_report
 from fewmask.networks.recomputation import recomputed_modules
+from fewmask.networks.weight_matching import DRAWN
 from fewmask.settings import SectionType, written
 from fewmask.training.baselines import Baseline
 from fewmask.training.forecast import Forecast
@@ -61,8 +62,7 @@ def _views_row(session: Session) -> tuple[str, str]:
 
 
 def _own_notes(session: Session) -> Iterator[str]:
-    learners = (learner_config(session.config, name) for name in session.method.learners)
-    if any(learner.network.pretrained == "none" for learner in learners):
+    if any(network.weights.source == DRAWN for network in session.method.networks().values()):
         yield "weights start at random; network.pretrained=hub downloads ImageNet's, which helps where masks are few"
     if not session.dataset.val:
         yield f"without held-out labels {session.method.predictors[0]} ships, as it is at the last step"
@@ -130,10 +130,10 @@ def _network_rows(session: Session) -> Iterator[tuple[str, str]]:
     learners = {name: method.learner_of(name) for name in networks if name not in method.companions}
     settings = {name: learner_config(session.config, learner).network for name, learner in learners.items()}
     for kind, names in _alike(settings):
-        report = network_report(networks[names[0]], kind)
-        size = f"{report.parameters / 1e6:.1f} M parameters, stride {report.stride}"
-        yield "network", f"{report.name}, {size} ({', '.join(names)})"
-        yield from (("", note) for note in report.notes)
+        reports = [network_report(networks[name], kind) for name in names]
+        size = f"{reports[0].parameters / 1e6:.1f} M parameters, stride {reports[0].stride}"
+        yield "network", f"{reports[0].name}, {size} ({', '.join(names)})"
+        yield from (("", note) for note in dict.fromkeys(note for report in reports for note in report.notes))
 
 
 def _companion_rows(session: Session) -> Iterator[tuple[str, str]]:
