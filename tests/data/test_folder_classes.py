@@ -73,6 +73,14 @@ def test_values_that_are_no_indices_are_not_taken_for_classes(tmp_path: Path) ->
     refused(tmp_path, "no-classes")
 
 
+def test_two_values_that_are_no_indices_may_be_the_foreground(tmp_path: Path) -> None:
+    pairs(tmp_path, "a", 0, 128)
+    error = refused(tmp_path, "no-classes")
+    assert "(0, 128)" in error.what
+    assert error.fix.startswith("--foreground 128, if that value means class 1, or ")
+    assert opened(tmp_path, foreground=128).coding.lookup == {0: 0, 128: 1}
+
+
 def test_ignored_value_is_no_class(tmp_path: Path) -> None:
     pairs(tmp_path, "a", 0, 1, 9)
     dataset = opened(tmp_path, ignore=(9,))
@@ -195,6 +203,8 @@ def test_color_coded_masks(tmp_path: Path) -> None:
     assert dataset.coding.kind == "color"
     assert read_mask(tmp_path / "masks/b.png", dataset.coding)[0].tolist() == [0, 1, 255]
     assert read_mask(tmp_path / "masks/a.png", dataset.coding).max() == 0  # black, though stored as gray
+    with pytest.raises(ConfigError, match="the masks are color-coded"):  # it had no effect, and nothing was said
+        opened(tmp_path, ignore=(255,))
     (tmp_path / "classes.yaml").unlink()
     with pytest.raises(DataError, match="no classes are declared"):
         opened(tmp_path)

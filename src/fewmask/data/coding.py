@@ -19,6 +19,7 @@ from fewmask.types import IGNORE
 
 Decision = tuple[Classes, MaskCoding, tuple[str, ...]]
 _BINARY = frozenset({0, 255})
+_SHOWN = 10  # mask values named in a message
 
 
 def decide_coding(
@@ -34,6 +35,7 @@ def decide_coding(
     if settings.foreground is not None:
         return _two_classes(declared, settings.foreground, settings, "")
     if declared and declared.colors and any(is_color(raw) for raw in _color_masks(masks, settings.max_pixels)):
+        _refuse_values(settings.ignore)
         return _by_color(declared)
     asked_to_ignore = IGNORE in settings.ignore or (declared is not None and IGNORE in declared.ignore)
     if (
@@ -51,11 +53,17 @@ def decide_coding(
 
 def with_ignored(coding: MaskCoding, values: Sequence[int]) -> MaskCoding:
     """The coding of a known layout with more values ignored."""
-    if values and coding.kind == "color":
-        fix = "masks with class indices; for color-coded masks list the colors under `ignore` in classes.yaml"
-        raise ConfigError("data.ignore names mask values, but the masks are color-coded", where="data.ignore", fix=fix)
+    if coding.kind == "color":
+        _refuse_values(values)
     lookup = {value: label for value, label in coding.lookup.items() if value not in values}
     return replace(coding, lookup=lookup, ignore=coding.ignore | frozenset(values))
+
+
+def _refuse_values(values: Sequence[int]) -> None:
+    """Color-coded masks hold no values that could be ignored."""
+    if values:
+        fix = "masks with class indices; for color-coded masks list the colors under `ignore` in classes.yaml"
+        raise ConfigError("data.ignore names mask values, but the masks are color-coded", where="data.ignore", fix=fix)
 
 
 def _two_classes(declared: DeclaredClasses | None, foreground: int, settings: DataSettings, note: str) -> Decision:
@@ -93,14 +101,10 @@ def _inferred(masks: Sequence[Path], ignore: frozenset[int], max_pixels: int, ro
         values |= _values(raw)
     values -= ignore
     if not values:
-        what = "no classes are declared, and no mask can be read to find them"
-        raise DataProblem("no-classes", what, where=root, fix="classes.txt with one name per line, and lossless masks")
+        raise _nothing_to_infer_from(masks, root)
     count = max(values) + 1
     if count > 2 * len(values) or count > 255:
-        shown = ", ".join(map(str, sorted(values)[:10]))
-        what = f"no classes are declared, and the mask values ({shown}, ...) do not look like class indices"
-        fix = "masks that hold 0, 1, 2, ... without gray edges, or classes.txt with one name per line"
-        raise DataProblem("no-classes", what, where=root, fix=fix)
+        raise _no_indices(values, root)
     if count == 1:
         what = "no classes are declared, and the masks that are used hold nothing but 0"
         raise DataProblem("single-class", what, where=root, fix="classes.txt with one name per line, or other labels")
@@ -109,6 +113,23 @@ def _inferred(masks: Sequence[Path], ignore: frozenset[int], max_pixels: int, ro
         f"no class file: the masks hold values up to {count - 1}, so there are {count} classes, class_0 to {names[-1]}"
     )
     return Classes(names, default_colors(count)), MaskCoding("index", _identity(count, ignore), ignore=ignore), (note,)
+
+
+def _nothing_to_infer_from(masks: Sequence[Path], root: Path) -> DataProblem:
+    if masks:
+        what = "no classes are declared, and no mask can be read to find them"
+        return DataProblem("no-classes", what, where=root, fix="classes.txt with one name per line, and lossless masks")
+    what = "no classes are declared, and no image has a mask that would show them"
+    return DataProblem("no-classes", what, where=root, fix="a mask of the same name, up to the suffix, for each image")
+
+
+def _no_indices(values: set[int], root: Path) -> DataProblem:
+    shown = ", ".join(map(str, sorted(values)[:_SHOWN])) + (", ..." if len(values) > _SHOWN else "")
+    what = f"no classes are declared, and the mask values ({shown}) do not look like class indices"
+    fix = "masks that hold 0, 1, 2, ... without gray edges, or classes.txt with one name per line"
+    if len(values) == 2 and 0 in values:
+        fix = f"--foreground {max(values)}, if that value means class 1, or {fix}"
+    return DataProblem("no-classes", what, where=root, fix=fix)
 
 
 def _is_binary(labeled: Sequence[Path], held_out: Sequence[Path], max_pixels: int) -> bool:
