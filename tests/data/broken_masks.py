@@ -6,7 +6,7 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from tests.data.healthy import HEIGHT, WIDTH, Broken, blocks, broken, write_image, write_mask
 
@@ -159,3 +159,31 @@ def mask_was_a_jpeg_once(root: Path) -> None:
     memory = BytesIO()
     Image.fromarray((blocks() == 1).astype(np.uint8) * 255).save(memory, format="JPEG", quality=90)
     Image.open(memory).save(root / "val/masks/q.png")
+
+
+COLORS = np.array([(0, 0, 0), (250, 50, 83), (51, 221, 255)], np.uint8)
+
+
+def _write_colors(root: Path) -> None:
+    (root / "classes.txt").unlink()
+    (root / "classes.yaml").write_text("background: [0, 0, 0]\nroad: [250, 50, 83]\ncar: [51, 221, 255]\n")
+    for path in sorted(root.glob("**/masks/*.png")):
+        write_mask(path, COLORS[blocks() % 255])
+
+
+@broken(CASES, "gray-edges", "masks/a.png", "between", "without smoothing")
+def thin_color_marks_smoothed(root: Path) -> None:
+    """As drawn with anti-aliasing: no pixel of the marks keeps its class's color."""
+    _write_colors(root)
+    drawing = Image.new("RGB", (4 * WIDTH, 4 * HEIGHT))
+    ImageDraw.Draw(drawing).line([(10, 12), (110, 50)], fill=tuple(COLORS[1].tolist()), width=7)
+    ImageDraw.Draw(drawing).ellipse([20, 60, 34, 74], fill=tuple(COLORS[2].tolist()))
+    write_mask(root / "masks/a.png", np.asarray(drawing.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)))
+
+
+@broken(CASES, "label-outside-classes", "masks/a.png", "(9, 8, 7) (15 pixels)", "the color to classes.yaml")
+def color_outside_classes(root: Path) -> None:
+    _write_colors(root)
+    colors = COLORS[blocks() % 255]
+    colors[3:6, 5:10] = (9, 8, 7)
+    write_mask(root / "masks/a.png", colors)

@@ -15,6 +15,9 @@ from fewmask.types import IGNORE
 _SHOWN = 6  # strange values named in a message
 _EDGE_VALUES = 4  # resampling leaves at least so many different strangers
 _EDGE_SHARE = 0.8  # of them, so many touch a valid pixel
+_BLEND = 2  # how far rounding moves a blended color off the line between two
+_VALUES_FIX = "correct the mask, add the class to classes.txt or classes.yaml, or name the value with --ignore"
+_COLORS_FIX = "correct the mask, or add the color to classes.yaml, for a class or under `ignore`"
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,9 @@ def mask_values(raw: np.ndarray, coding: MaskCoding, header: Header) -> MaskValu
             class_pixels[known[value]] = class_pixels.get(known[value], 0) + count
         else:
             strangers[value] = count
-    soft = len(strangers) >= _EDGE_VALUES and _along_edges(np.isin(numbers, list(strangers)))
+    soft = len(strangers) >= _EDGE_VALUES and (
+        _along_edges(np.isin(numbers, list(strangers))) or (coding.kind == "color" and _blended(strangers, coding))
+    )
     return MaskValues(header, frozenset(values.tolist()), class_pixels, strangers, soft)
 
 
@@ -59,16 +64,15 @@ def value_finding(mask: MaskValues, coding: MaskCoding, path: str) -> Finding | 
         fix = "export the mask again without smoothing; if you resize it, use nearest neighbor; save as PNG"
         return Finding("gray-edges", path, message, fix)
     shown = _listed(list(mask.strangers), coding, mask.strangers)
-    noun = "values" if coding.kind == "index" else "colors"
+    noun, fix = ("values", _VALUES_FIX) if coding.kind == "index" else ("colors", _COLORS_FIX)
     message = f"{noun} outside the classes: {shown}; valid: {valid}"
-    fix = "correct the mask, add the class to classes.txt or classes.yaml, or name the value with --ignore"
     return Finding("label-outside-classes", path, message, fix)
 
 
 def _listed(values: list[int], coding: MaskCoding, counts: dict[int, int] | None = None) -> str:
     texts = []
     for value in values[:_SHOWN]:
-        text = str(value) if coding.kind == "index" else str((value >> 16, value >> 8 & 255, value & 255))
+        text = str(value) if coding.kind == "index" else str(_color(value))
         count = counts[value] if counts else 0
         texts.append(f"{text} ({count} {'pixel' if count == 1 else 'pixels'})" if counts else text)
     rest = len(values) - _SHOWN
@@ -110,3 +114,21 @@ def _along_edges(strange: np.ndarray) -> bool:
             surrounded &= padded[down : down + height, right : right + width]
     inner = int((strange & surrounded).sum())
     return inner <= (1 - _EDGE_SHARE) * int(strange.sum()) and not bool(strange.all())
+
+
+def _blended(strangers: dict[int, int], coding: MaskCoding) -> bool:
+    """Whether nearly all strange pixels are mixtures of two known colors, as in marks too thin to have an inside."""
+    known = np.array([*{*coding.color_lookup, *coding.ignore_colors}], dtype=float)  # [K, 3]
+    colors = np.array([_color(value) for value in strangers], dtype=float)  # [S, 3]
+    distance = np.full(len(colors), np.inf)
+    for first, one in enumerate(known):
+        for other in known[first + 1 :]:
+            way = other - one
+            share = np.clip((colors - one) @ way / (way @ way), 0, 1)  # [S]
+            distance = np.minimum(distance, np.abs(colors - one - share[:, None] * way).max(axis=1))
+    pixels = np.array([*strangers.values()])
+    return bool(pixels[distance <= _BLEND].sum() >= _EDGE_SHARE * pixels.sum())
+
+
+def _color(value: int) -> tuple[int, int, int]:
+    return value >> 16, value >> 8 & 255, value & 255
