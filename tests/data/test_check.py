@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -134,6 +135,19 @@ def test_many_alike_findings_are_counted_not_listed(root: Path) -> None:
     assert "error missing-mask (23)" in text
     assert text.count("fix:") == 20
     assert text.endswith("not trainable: 23 errors")
+
+
+def test_a_mask_under_a_labeling_tools_name_is_named(root: Path) -> None:
+    (root / "masks/b.png").rename(root / "masks/b_mask.png")
+    found = {finding.code: finding for finding in check_folder(root, DataSettings()).errors}
+    assert found["missing-mask"].fix == "rename masks/b_mask.png to b.png, if it is the mask"
+    for path in (root / "masks").glob("*.png"):
+        path.rename(path.with_stem(f"{path.stem}_x"))
+    (root / "classes.txt").unlink()
+    shutil.rmtree(root / "val")
+    shutil.rmtree(root / "test")
+    found = {finding.code: finding for finding in check_folder(root, DataSettings()).errors}
+    assert "no image has a mask" in found["no-classes"].message
 
 
 def test_text_keeps_brackets_in_paths_and_ends_with_the_verdict(root: Path) -> None:

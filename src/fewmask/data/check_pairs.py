@@ -12,6 +12,10 @@ from fewmask.data.dataset import MaskCoding
 from fewmask.data.imagefile import Header
 from fewmask.data.paths import is_text, relative
 
+_MASK_SUFFIXES = (".png", ".tif", ".tiff")
+_MASK_WORDS = ("mask", "label", "labels", "seg", "gt", "segmentation")
+_MASK_ENDINGS = tuple(f"{mark}{word}" for word in _MASK_WORDS for mark in "_-.")
+
 
 def pair_findings(root: Path, facts: SampleFacts, coding: MaskCoding) -> Iterator[tuple[Level, Finding]]:
     """What is wrong with one sample. The hidden truth of an unlabeled image can only give warnings."""
@@ -47,13 +51,20 @@ def _bad_name(path: str) -> Finding:
 def _missing_mask(root: Path, image: Path) -> Finding:
     path = relative(root, image)
     parts = Path(path).with_suffix(".png").parts
-    own = Path(*("masks" if part == "images" else part for part in parts)).as_posix()
-    fix = (
-        f"add {own}, or move the image to unlabeled/"
-        if "images" in parts
-        else "add its mask to those of the other images"
-    )
+    own = Path(*("masks" if part == "images" else part for part in parts))
+    if "images" not in parts:
+        fix = "add its mask to those of the other images"
+    elif (other := _other_name(root, own)) is not None:
+        fix = f"rename {other.as_posix()} to {other.with_stem(own.stem).name}, if it is the mask"
+    else:
+        fix = f"add {own.as_posix()}, or move the image to unlabeled/"
     return Finding("missing-mask", path, "the image has no mask", fix)
+
+
+def _other_name(root: Path, own: Path) -> Path | None:
+    """A mask that is there under a name that labeling tools give, such as photo_1_mask.png."""
+    names = (own.with_name(f"{own.stem}{end}{suffix}") for end in _MASK_ENDINGS for suffix in _MASK_SUFFIXES)
+    return next((name for name in names if (root / name).is_file()), None)
 
 
 def _empty_mask(path: str, split: str) -> Finding:
