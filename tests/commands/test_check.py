@@ -98,6 +98,17 @@ def test_a_set_that_cannot_be_trained_on(fewmask: Fewmask, tmp_path: Path) -> No
     assert sorted(error) == ["code", "fix", "message", "path"]
 
 
+def test_findings_with_one_fix_have_it_once(fewmask: Fewmask, tmp_path: Path) -> None:
+    """Fifteen tiles had the same long sentence below each of them."""
+    data = write_folder(tmp_path / "data", labeled=4, unlabeled=2, val=1)
+    for index in range(3):
+        Image.new("L", (64, 48)).save(data / f"masks/photo {index}.png", format="JPEG")
+    lines = fewmask("check", data).out.splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("error jpeg-mask (3)"))
+    places = [line.partition(": ")[0].strip() for line in lines[start + 1 : start + 5]]
+    assert places == ["masks/photo 0.png", "masks/photo 1.png", "masks/photo 2.png", "fix"]
+
+
 def test_a_missing_folder_is_named(fewmask: Fewmask, tmp_path: Path) -> None:
     result = fewmask("check", tmp_path / "nowhere")
     assert result.code == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from typing import Any, Literal
 
 LISTED_PER_CODE = 20
@@ -118,17 +119,18 @@ def _count(number: int, noun: str) -> str:
 
 
 def _finding_lines(title: str, findings: tuple[Finding, ...]) -> list[str]:
+    """A line for each finding; neighbors with one fix have it once, below the last of them."""
     lines, total = [], Counter(finding.code for finding in findings)
-    group = ""
-    for finding in shortened(findings):
-        if finding.code != group:
-            group = finding.code
-            lines.append(f"{title} {group} ({total[group]}): {CODES[group]}")
-        place = f"{finding.path}: " if finding.path else ""
-        lines.append(f"  {place}{finding.message}")
+    for (code, fix), group in groupby(shortened(findings), key=lambda finding: (finding.code, finding.fix)):
+        if code in total:
+            lines.append(f"{title} {code} ({total.pop(code)}): {CODES[code]}")
+        alike = list(group)
+        lines += [
+            f"  {finding.path}: {finding.message}" if finding.path else f"  {finding.message}" for finding in alike
+        ]
         # The count of the rest needs no fix of its own: those above it show what to do.
-        fix = finding.fix.replace("\n", "\n         ")
-        lines += [f"    fix: {fix}"] if not finding.message.startswith("… and ") else []
+        if not alike[0].message.startswith("… and "):
+            lines.append("    fix: " + fix.replace("\n", "\n         "))
     return [*lines, ""] if lines else []
 
 
