@@ -123,3 +123,25 @@ main()
 """
     result = python(code)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
+def test_an_interrupt_that_an_import_swallows_is_quiet_as_well() -> None:
+    """The module then lacked what it had not come to, and a traceback said so."""
+    code = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Swallow:
+    def find_spec(self, name, *rest):
+        if name == "torch":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                pass
+            raise AttributeError("module 'numpy' has no attribute 'matrix'")
+sys.meta_path.insert(0, Swallow())
+sys.argv = ["fewmask", "methods"]
+from fewmask.__main__ import main
+main()
+"""
+    result = python(code)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
