@@ -245,3 +245,12 @@ def test_how_long_a_run_took(tmp_path: Path, seconds: float | None, shown: str) 
     run = replace(METHOD, seconds=seconds)
     write_report(tmp_path / "report.html", report(run))
     assert f">{shown}<" in (tmp_path / "report.html").read_text()
+
+
+def test_the_legend_has_ignored_where_a_picture_has(tmp_path: Path) -> None:
+    """Its gray is close to that of a first class, which was all there was to see."""
+    label = np.zeros((4, 6), np.uint8)
+    titles = {"picture_titles": ["truth"]}
+    assert "ignored" not in read(tmp_path, report(METHOD, pictures=[PictureRow("a", [label])], **titles)).words
+    label[0, 0] = 255
+    assert "ignored" in read(tmp_path, report(METHOD, pictures=[PictureRow("a", [label])], **titles)).words

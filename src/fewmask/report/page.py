@@ -17,6 +17,7 @@ from fewmask.report.contents import PictureRow, Report, Run, points
 from fewmask.report.curves import PALETTE
 from fewmask.report.pictures import colorize, to_data_uri
 from fewmask.training.forecast import duration
+from fewmask.types import IGNORE
 
 _PICTURE_WIDTH = 480
 _NOTHING = "–"  # noqa: RUF001
@@ -36,6 +37,7 @@ def write_report(path: Path, report: Report) -> None:
         report=report,
         style=Markup((Path(__file__).parent / "page.css").read_text(encoding="utf-8")),
         legend=[(name, f"rgb{tuple(map(int, color))}") for name, color in _legend(report)],
+        ignored=any(cell.ndim == 2 and (cell == IGNORE).any() for row in report.pictures for cell in row.cells),
         pictures=[(row.name, _pictures(row, report)) for row in report.pictures],
         run_rows=[_run_row(run, report) for run in report.runs],
         class_rows=[_class_row(name, color, report) for name, color in _legend(report)],
