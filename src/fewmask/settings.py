@@ -226,6 +226,8 @@ def _first_problem(section: type[Section], error: ValidationError, where: str) -
     problem = error.errors()[0]
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
+        if isinstance(problem["input"], dict) and len(problem["input"]) == 1:  # trainig.steps=3
+            key = f"{key}.{next(iter(problem['input']))}"
         close = _close_keys(key, section)
         valid = f"did you mean {' or '.join(close)}?" if close else ", ".join(all_keys(section))
         return ConfigError(f"unknown setting {key!r}", where=where, fix=valid)

@@ -87,7 +87,7 @@ def test_what_is_wrong_in_a_file_is_said_for_another_method_as_well(
     words = ("train", tmp_path / "no data", "--out", tmp_path / "run", "--config", rml_file, "--method", "supervised")
     for added, what in (
         ("baseline: {seed: 4}", "a baseline cannot have a 'seed' of its own"),
-        ("baseline: {trainin: {steps: 3}}", "unknown setting 'trainin'"),
+        ("baseline: {trainin: {steps: 3}}", "unknown setting 'trainin.steps'"),
         ("learners: {student_3: {}}", "the method rml has no learner 'student_3'"),
         ("thresold: 0.5", "unknown setting 'thresold'"),
     ):
@@ -148,7 +148,7 @@ def test_a_file_accepts_what_words_accept(fewmask: Fewmask, scenes: Path, tmp_pa
         ("momentum: 0.9", ("'momentum' could mean several", "FILE", "optimizer.momentum or settings.momentum")),
         ("stepz: 4", ("unknown setting 'stepz'", "did you mean training.steps or")),
         ("training.stepz: 4", ("unknown setting 'training.stepz'", "did you mean training.steps")),
-        ("trainin: {steps: 4}", ("unknown setting 'trainin'", "did you mean training.")),
+        ("trainin: {steps: 4}", ("unknown setting 'trainin.steps'", "did you mean training.")),
         ("views: {crop: 64}", ("views.crop cannot be 64", "height x width, e.g. 256x320")),
         ("1: 2", ("unknown setting '1'",)),
     ],

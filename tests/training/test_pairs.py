@@ -218,7 +218,7 @@ def test_what_a_learner_says_wins_over_the_run_and_another_kind_starts_from_the_
          "learners.teacher_1", "student_1, student_2"),
         ("rml", "learners.student_2.optimizer.nam=adamw", "unknown setting 'nam'",
          "learners.student_2.optimizer", "did you mean name"),
-        ("rml", "learners.student_2.netwrok.width=8", "unknown setting 'netwrok'",
+        ("rml", "learners.student_2.netwrok.width=8", "unknown setting 'netwrok.width'",
          "learners.student_2", "did you mean network?"),
         ("rml", "learners.student_2.baseline.training.stepz=8", "unknown setting 'training.stepz'",
          "learners.student_2.baseline", "did you mean training.steps"),

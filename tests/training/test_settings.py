@@ -157,7 +157,7 @@ def test_a_key_of_both_a_section_and_the_method_must_be_spelled_out():
     [
         ("batch=4", "'batch' could mean several", "training.batch or evaluation.batch"),
         ("training.stepz=4", "unknown setting 'training.stepz'", "did you mean training.steps"),
-        ("trianing.steps=4", "unknown setting 'trianing'", "did you mean training"),
+        ("trianing.steps=4", "unknown setting 'trianing.steps'", "did you mean training.steps"),
         ("steps=many", "training.steps cannot be 'many'", "a valid integer (optimizer steps)"),
         ("steps=0", "training.steps cannot be 0", "greater than 0 (optimizer steps)"),
         ("dropout_kind=0.5", "network.dropout_kind cannot be 0.5", "'channel' or 'element'"),
