@@ -244,7 +244,7 @@ def test_split_names_the_labeled_images(fewmask: Fewmask, scenes: Path, tmp_path
     result = fewmask("train", scenes, "--out", tmp_path / "other", "--split", listed, *TINY)
     assert result.code == 2
     assert result.err.startswith(
-        f"error: 1 names are not in the data set: scene_9999 (bad-split)\n  where: {listed}\n  valid: names such as "
+        f"error: not in the data set, 1 in all: scene_9999 (bad-split)\n  where: {listed}\n  valid: names such as "
     )
     assert not (tmp_path / "other").exists()
 

@@ -66,7 +66,7 @@ def test_odd_files_are_remembered(tmp_path: Path) -> None:
     assert [sample.mask is None for sample in listing.labeled] == [False, True]
     assert listing.extra_masks == (tmp_path / "masks/stray.png",)
     assert listing.other_files == (tmp_path / "images/notes.txt",)
-    assert any("1 files are not named like images" in note for note in opened(tmp_path).notes)
+    assert any("left out, as not named like images: 1 (" in note for note in opened(tmp_path).notes)
 
 
 def test_two_images_with_one_stem_are_refused(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_names_with_spaces(root: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
-        ("b\nnowhere\nnothing", "bad-split", "2 names are not in the data set: nowhere, nothing"),
+        ("b\nnowhere\nnothing", "bad-split", "not in the data set, 2 in all: nowhere, nothing"),
         ("", "bad-split", "names no image"),
         ("b\nimages/b.jpg", "bad-split", "listed twice"),
         ("../data/images/b.jpg", "outside-root", "points outside"),

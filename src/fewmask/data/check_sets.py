@@ -48,11 +48,11 @@ def channel_findings(root: Path, facts: Sequence[SampleFacts]) -> Findings:
     for item, image in images:
         path = relative(root, item.sample.image)
         if image.channels > taken:
-            message = f"the image has {_channel_text(image.channels)}, the network takes {taken}"
+            message = f"the image has {channel_text(image.channels)}, the network takes {taken}"
             fix = "convert the image to gray, like all images outside test/"
             yield "error", Finding("wrong-channels", path, message, fix)
         elif image.channels != channels:
-            message = f"the image has {_channel_text(image.channels)}, most have {channels}; gray is repeated as RGB"
+            message = f"the image has {channel_text(image.channels)}, most have {channels}; gray is repeated as RGB"
             fix = "convert the images to the same number of channels, all gray or all RGB, unless that is meant"
             yield "warning", Finding("wrong-channels", path, message, fix)
         if image.depth != depth:
@@ -171,7 +171,7 @@ def _listed(values: frozenset[int]) -> str:
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
-def _channel_text(channels: int) -> str:
+def channel_text(channels: int) -> str:
     return "1 channel" if channels == 1 else f"{channels} channels"
 
 

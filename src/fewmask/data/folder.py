@@ -59,7 +59,7 @@ def read_folder(root: Path) -> Dataset:
     notes: tuple[str, ...] = ()
     if listing.other_files:
         suffixes = ", ".join(sorted({path.suffix or path.name for path in listing.other_files}))
-        notes = (f"{len(listing.other_files)} files are not named like images and were left out ({suffixes})",)
+        notes = (f"left out, as not named like images: {len(listing.other_files)} ({suffixes})",)
     parts = (listing.labeled, listing.unlabeled, listing.val, listing.test)
     return Dataset(root, "folder", Classes((), ()), MaskCoding("index"), *parts, notes)
 

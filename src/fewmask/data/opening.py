@@ -122,7 +122,7 @@ def _with_holdout(dataset: Dataset, settings: DataSettings, seed: int) -> Datase
         note = "there are no validation images: nothing is scored during training (val/, or data.holdout=0.2)"
         return replace(dataset, notes=dataset.notes + (note,))
     labeled, val = hold_out(dataset.labeled, settings.holdout, seed)
-    note = f"{len(val)} labeled images are held out as validation"
+    note = f"held out of the labeled images as validation: {len(val)}"
     return replace(dataset, labeled=labeled, val=val, notes=dataset.notes + (note,))
 
 

@@ -125,7 +125,7 @@ def _listed(samples: Sequence[Sample], split: Path, root: Path | None, listed_ma
         masks[found[0]] = _listed_mask(mask, root, f"{split}, line {number}") if mask and listed_masks else None
     if unknown or not masks:
         what = (
-            f"{len(unknown)} names are not in the data set: {_first(unknown)}"
+            f"not in the data set, {len(unknown)} in all: {_first(unknown)}"
             if unknown
             else "the split file names no image"
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fewmask.config import OptimizerSettings
+from fewmask.data.check_sets import channel_text
 from fewmask.networks.build import network_report
 from fewmask.networks.recomputation import recomputed_modules
 from fewmask.networks.weight_matching import DRAWN
@@ -30,7 +31,7 @@ def describe_plan(
     return _lines(
         ("data", _data_line(session)),
         ("classes", f"{len(dataset.classes)}: {', '.join(dataset.classes.names)}"),
-        ("images", f"{_sizes(stores.labeled)}, {stores.channels} channels, {_store_size(session)} decoded"),
+        ("images", f"{_sizes(stores.labeled)}, {channel_text(stores.channels)}, {_store_size(session)} decoded"),
         *(("", line) for line in describe_placement(stores, session.maker)),
         _views_row(session),
         *_network_rows(session),
@@ -76,18 +77,15 @@ def _data_line(session: Session) -> str:
 
 def _sizes(images: FlatImages) -> str:
     sizes = sorted(set(zip(images.height.tolist(), images.width.tolist(), strict=True)))
-    return (
-        "x".join(map(str, sizes[0]))
-        if len(sizes) == 1
-        else f"{sizes[0][0]}x{sizes[0][1]} to {sizes[-1][0]}x{sizes[-1][1]}"
-    )
+    shown = "x".join(map(str, sizes[0]))
+    return (f"{shown} to {sizes[-1][0]}x{sizes[-1][1]}" if len(sizes) > 1 else shown) + " (height x width)"
 
 
 def _store_size(session: Session) -> str:
     stores = session.stores
     parts = [part for part in (stores.labeled, stores.unlabeled, stores.val) if part is not None]
     size = sum(part.values.numel() * part.values.element_size() for part in parts)
-    return f"{size / 2**20:.0f} MiB"
+    return f"{size / 2**20:.1f} MiB"
 
 
 def _stored_rows(session: Session) -> Iterator[tuple[str, str]]:
