@@ -29,7 +29,9 @@ def own(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "own run"))
 
 
-def test_json_is_all_there_is_on_standard_output_and_equals_the_end_of_training(fewmask: Fewmask, own: Path) -> None:
+def test_json_is_all_there_is_on_standard_output_and_equals_the_end_of_training(
+    fewmask: Fewmask, own: Path, scenes: Path
+) -> None:
     written = (own / "evaluation.json").read_bytes()
     (own / "evaluation.json").unlink()
     result = fewmask("evaluate", own, "--json")
@@ -37,6 +39,7 @@ def test_json_is_all_there_is_on_standard_output_and_equals_the_end_of_training(
     assert json.loads(result.out) == json.loads(written)
     assert (own / "evaluation.json").read_bytes() == written
     assert result.err.splitlines() == [
+        f"3 val images of {scenes} scored",
         f"written to {own / 'evaluation.json'}",
         f"{json.loads(written)['selected']} is what ships; it was chosen on val",
     ]
@@ -88,6 +91,22 @@ def test_another_folder_is_scored_beside_whatever_labels_the_run_had(fewmask: Fe
     assert (run / "evaluation.json").read_bytes() == before
 
 
+def test_another_folder_without_a_class_file_has_the_models_classes(
+    fewmask: Fewmask, own: Path, tmp_path: Path
+) -> None:
+    """Its masks may show only the first of them, and then it was refused."""
+    other = write_folder(tmp_path / "other", labeled=2, mask=lambda label: np.minimum(label, 1))
+    (own / "config.yaml").write_text((own / "config.yaml").read_text().replace("holdout: 0.0", "holdout: 0.5"))
+    result = fewmask("evaluate", own, "--data", other)
+    assert result.code == 0, result.err
+    assert result.err.splitlines()[:2] == [
+        "note: held out of the labeled images as validation: 1",
+        f"1 val image of {other} scored",
+    ]
+    (other / "classes.txt").write_text("sky\nbuilding\n")  # its own word counts
+    assert "classes are not the model's: sky, building" in fewmask("evaluate", own, "--data", other).err
+
+
 def test_a_run_folder_that_cannot_be_written_is_scored_all_the_same(fewmask: Fewmask, own: Path) -> None:
     expected = json.loads((own / "evaluation.json").read_text())
     (own / "evaluation.json").unlink()
@@ -95,7 +114,7 @@ def test_a_run_folder_that_cannot_be_written_is_scored_all_the_same(fewmask: Few
     result = fewmask("evaluate", own, "--json")
     assert result.code == 0
     assert json.loads(result.out) == expected
-    assert result.err.splitlines()[0] == f"warning: evaluation.json cannot be written: Is a directory ({own})"
+    assert result.err.splitlines()[1] == f"warning: evaluation.json cannot be written: Is a directory ({own})"
 
 
 def test_a_run_on_a_read_only_file_system_is_scored_all_the_same(

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from fewmask.cli import print_json
-from fewmask.config import Config
+from fewmask.config import Config, DataSettings
 from fewmask.console import ConsoleObserver, plain_console
+from fewmask.data.classes import DeclaredClasses
 from fewmask.data.dataset import Dataset, Sample
 from fewmask.data.opening import open_dataset
 from fewmask.data.problem import DataProblem
@@ -38,13 +39,16 @@ def run_evaluate(run: Path, *, data: Path | None, split: str, as_json: bool, dev
     folder = RunFolder(run)
     config, card = folder.read_config(), load_card(run)
     root = Path(data or config.data.root or ".")
-    dataset = _opened(folder, config, root, split) if data is None else _read(folder, config, root, split, other=True)
+    dataset = _opened(folder, config, root, split) if data is None else _read_other(folder, config, root, split, card)
     _require_scorable(dataset, split, card)
     with ConsoleObserver() as observer:
+        for note in dataset.notes if data is not None else ():
+            observer.say(f"note: {note}")
         truth = _load(config, dataset, split, card, observer)
         scores = _score(folder, config, truth, device, observer)
         content = evaluation_json(scores, selected=card.predictor, selected_on=card.selected_on, split=split)
         content |= {"left_out": truth.left_out} if split == "unlabeled" else {}
+        observer.say(f"{_counted(len(truth.images), split)} of {root} scored")
         _write(folder, _file_name(data, root, split), content, observer)
         ships = f"was chosen on {card.selected_on}" if card.selected_on else "was not chosen on held-out labels"
         observer.say(f"{card.predictor} is what ships; it {ships}")
@@ -58,7 +62,7 @@ def run_evaluate(run: Path, *, data: Path | None, split: str, as_json: bool, dev
 def _opened(folder: RunFolder, config: Config, root: Path, split: str) -> Dataset:
     """The run's own data; where their folder is gone, its layout is not what the user has to be told about."""
     try:
-        return _read(folder, config, root, split, other=False)
+        return _read(folder, config, root, split)
     except DataProblem as problem:
         if problem.code != "unknown-layout":
             raise
@@ -68,18 +72,32 @@ def _opened(folder: RunFolder, config: Config, root: Path, split: str) -> Datase
         raise DataError(f"the run's data are not there: {problem.what}", where=str(root), fix=fix) from None
 
 
-def _read(folder: RunFolder, config: Config, root: Path, split: str, *, other: bool) -> Dataset:
-    """The data as the run read them; which images were labeled says nothing about another folder.
+def _read(folder: RunFolder, config: Config, root: Path, split: str) -> Dataset:
+    """The run's own data as it read them.
 
-    On the run's own data the choice matters where images were left unlabeled, and where validation images are held out
-    from the labeled ones. Else it need not be made again, but masks that it hid still have no say in the classes.
+    The choice of labeled images matters where others were left unlabeled, and where validation images are held out from
+    them. Else it need not be made again, but masks that it hid still have no say in the classes.
     """
-    settings = config.data
-    if split == "unlabeled" or (settings.holdout and not other):
-        return open_dataset(root, settings, config.seed)
-    shown = None if other or not folder.split.is_file() else folder.read_json(folder.split.name)["labeled"]["names"]
-    settings = settings.model_copy(update={"labels": None, "split": None})
-    return open_dataset(root, settings, config.seed, shown=shown)
+    if split == "unlabeled" or config.data.holdout:
+        return open_dataset(root, config.data, config.seed)
+    shown = folder.read_json(folder.split.name)["labeled"]["names"] if folder.split.is_file() else None
+    return open_dataset(root, _unchosen(config.data), config.seed, shown=shown)
+
+
+def _read_other(folder: RunFolder, config: Config, root: Path, split: str, card: ModelCard) -> Dataset:
+    """Another folder, of whose images the run's choice of labels says nothing; without a class file it has the model's
+    classes, as its masks may show only some of them."""
+    settings = config.data if split == "unlabeled" else _unchosen(config.data)
+    known = DeclaredClasses(folder.path / "model.json", card.classes.names, card.classes.colors)
+    return open_dataset(root, settings, config.seed, known=known)
+
+
+def _unchosen(settings: DataSettings) -> DataSettings:
+    return settings.model_copy(update={"labels": None, "split": None})
+
+
+def _counted(number: int, split: str) -> str:
+    return f"{number} {split} image" if number == 1 else f"{number} {split} images"
 
 
 def _samples(dataset: Dataset, split: str) -> list[Sample]:

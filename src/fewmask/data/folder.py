@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fewmask.config import DataSettings
-from fewmask.data.classes import read_classes
+from fewmask.data.classes import DeclaredClasses, read_classes
 from fewmask.data.coding import decide_coding
 from fewmask.data.dataset import Classes, Dataset, MaskCoding, Sample
 from fewmask.data.paths import one_spelling, relative
@@ -64,14 +64,19 @@ def read_folder(root: Path) -> Dataset:
     return Dataset(root, "folder", Classes((), ()), MaskCoding("index"), *parts, notes)
 
 
-def with_classes(dataset: Dataset, settings: DataSettings, shown: Collection[str] | None = None) -> Dataset:
+def with_classes(
+    dataset: Dataset,
+    settings: DataSettings,
+    shown: Collection[str] | None = None,
+    known: DeclaredClasses | None = None,
+) -> Dataset:
     """A folder data set with what its class file and the masks of labeled, val and test images say of its classes.
 
     Hidden masks have no say: they would tell a run what it must not know. `shown` are names of labeled images, where
     the masks of the others were hidden from the run whose classes are wanted.
     """
     labeled = [sample for sample in dataset.labeled if shown is None or sample.name in shown]
-    declared = read_classes(dataset.root)
+    declared = read_classes(dataset.root) or known
     classes, coding, notes = decide_coding(labeled, dataset.val + dataset.test, declared, settings, dataset.root)
     return replace(dataset, classes=classes, coding=coding, notes=notes + dataset.notes)
 

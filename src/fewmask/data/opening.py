@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from fewmask.config import DataSettings
+from fewmask.data.classes import DeclaredClasses
 from fewmask.data.coding import with_ignored
 from fewmask.data.dataset import Dataset, Sample
 from fewmask.data.folder import TREE, is_folder, read_folder, with_classes
@@ -22,10 +23,18 @@ __all__ = ["open_dataset", "outside_root", "read_layout", "require_inside"]
 _LAYOUTS: dict[str, ModuleType] = {"cityscapes": cityscapes, "voc": voc, "camvid": camvid}
 
 
-def open_dataset(root: Path, settings: DataSettings, seed: int = 0, *, shown: Collection[str] | None = None) -> Dataset:
+def open_dataset(
+    root: Path,
+    settings: DataSettings,
+    seed: int = 0,
+    *,
+    shown: Collection[str] | None = None,
+    known: DeclaredClasses | None = None,
+) -> Dataset:
     """The data set in a folder, with the labeled images that the settings ask for; names and paths, no pixels.
 
-    `shown` names the labeled images whose masks may say which classes there are, where not all may.
+    `shown` names the labeled images whose masks may say which classes there are, where not all may; `known` are the
+    classes where the folder declares none and they are not to be found in its masks.
     """
     root = _existing(Path(root))
     dataset = read_layout(root, settings)
@@ -34,7 +43,7 @@ def open_dataset(root: Path, settings: DataSettings, seed: int = 0, *, shown: Co
     if settings.split:
         require_inside(root, dataset)  # the list may have brought masks of its own
     if dataset.layout == "folder":  # the known layouts have classes of their own
-        dataset = with_classes(dataset, settings, shown)
+        dataset = with_classes(dataset, settings, shown, known)
     return _with_pool(_with_holdout(dataset, settings, seed), settings)
 
 
