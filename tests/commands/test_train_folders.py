@@ -59,3 +59,17 @@ def test_a_run_does_not_lie_among_its_data(fewmask: Fewmask, tmp_path: Path, mon
             f"error: the run would lie among the data\n  where: --out {words[-1]}\n  valid: another folder for --out\n",
         )
     assert files(data) == before
+
+
+def test_data_that_have_moved_are_asked_for(fewmask: Fewmask, tmp_path: Path) -> None:
+    data, run, new = write_folder(tmp_path / "data"), tmp_path / "a run", tmp_path / "new"
+    words = ("--out", run, "--method", "supervised")
+    assert fewmask("train", data, *words, *TINY).code == 0
+    data.rename(new)
+    result = fewmask("train", "--out", run, "--resume")
+    assert (result.code, result.err) == (
+        2,
+        f"error: the run's data are not there\n  where: {data}\n"
+        f"  valid: fewmask train NEW --out '{run}' --resume, if they have moved to NEW\n",
+    )
+    assert fewmask("train", new, "--out", run, "--resume", "training.steps=3").code == 0

@@ -12,7 +12,7 @@ from typing import Any
 from fewmask.commands.train_layers import for_method, of_another_method, of_another_optimizer, spoken_layers
 from fewmask.config import WEIGHT_WORDS, Config, NetworkSettings
 from fewmask.console import ConsoleObserver
-from fewmask.errors import ConfigError
+from fewmask.errors import ConfigError, DataError
 from fewmask.methods.table import method_class, read_method_settings
 from fewmask.networks.timm_bodies import check_backbone
 from fewmask.networks.weights import read_weights
@@ -118,6 +118,7 @@ def _require_possible(config: Config, out: Path, resume: bool, starts: bool) -> 
     """What can be known before the data are read, which may take minutes."""
     read_method_settings(config.method, config.settings)
     if resume:
+        _require_data(config, out)
         return
     folder = RunFolder(out)
     if folder.config.exists():
@@ -130,6 +131,13 @@ def _require_possible(config: Config, out: Path, resume: bool, starts: bool) -> 
         _require_network(learner_config(config, name).network, name if name in config.learners else None)
     for name in learners if method_class(config.method).needs_baseline and not starts else ():
         _require_network(baseline_config(config, name, config.seed).network)
+
+
+def _require_data(config: Config, out: Path) -> None:
+    """A folder that has moved is a matter of where it is now, not of how it is laid out."""
+    if config.data.root and not Path(config.data.root).is_dir():
+        fix = f"fewmask train NEW --out {shlex.quote(str(out))} --resume, if they have moved to NEW"
+        raise DataError("the run's data are not there", where=config.data.root, fix=fix)
 
 
 def _require_network(settings: NetworkSettings, learner: str | None = None) -> None:
