@@ -43,6 +43,21 @@ def test_a_run_that_nothing_can_score_shows_no_scores_and_advises_no_evaluation(
     assert fewmask("evaluate", run).code == 2
 
 
+def test_without_validation_images_the_answers_for_unlabeled_ones_are_shown(fewmask: Fewmask, tmp_path: Path) -> None:
+    """There was nothing to see, where people have the fewest masks."""
+    data, run = write_folder(tmp_path / "data", labeled=2, unlabeled=3, val=0), tmp_path / "run"
+    assert fewmask("train", data, "--out", run, "--method", "mean_teacher", *TINY).code == 0
+    page = (run / "report.html").read_text()
+    assert re.findall(r'<p class="column">(.*)</p>', page) == ["unlabeled image", "teacher_1"]
+    assert re.findall(r'<p class="file">(.*)</p>', page) == [f"unlabeled/more {index}" for index in range(3)]
+    assert fewmask("predict", run, data / "unlabeled", "--out", tmp_path / "masks").code == 0
+    pictures = re.findall(r'<img class="label" src="data:image/png;base64,([^"]+)"', page)
+    for index, each in enumerate(pictures):
+        predicted = np.asarray(Image.open(tmp_path / f"masks/more {index}.png").convert("RGB"))
+        shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(each))).convert("RGB"))
+        np.testing.assert_array_equal(shown, predicted)
+
+
 def test_a_run_stands_beside_the_baselines_that_it_trained(fewmask: Fewmask, tmp_path: Path) -> None:
     data, run = write_folder(tmp_path / "data", val=2), tmp_path / "run"
     words = ("settings.stages=1", "settings.baselines=two", "baseline.training.steps=1")
@@ -83,3 +98,16 @@ def test_what_ships_is_pictured_beside_the_baseline_that_it_started_from(fewmask
     for selected, baseline in (("teacher_1", "baseline"), ("student_2", "baseline_2"), ("teacher_2", "baseline_2")):
         page = write_run_report(replace(outcome, selected=selected)).read_text()
         assert re.findall(r'<p class="column">(.*)</p>', page) == ["image", "truth", baseline, selected]
+
+
+def test_unlabeled_images_are_shown_as_a_network_of_one_size_takes_them(fewmask: Fewmask, tmp_path: Path) -> None:
+    """Of which training saw crops only: those that are smaller are left out."""
+    data, run = write_folder(tmp_path / "data", labeled=2, unlabeled=3, val=0), tmp_path / "run"
+    Image.new("RGB", (30, 40)).save(data / "unlabeled/more 1.png")
+    options = "{img_size: 32, embed_dim: 12, depth: 3, num_heads: 2}"
+    network = ("network.backbone=beit_base_patch16_224", "network.head=setr_naive", "network.stride=16")
+    words = (*network, f"network.options={options}", "network.width=8", "training.steps=2", "training.batch=2")
+    result = fewmask("train", data, "--out", run, "--method", "mean_teacher", *words, "views.crop=32x32")
+    assert result.code == 0, result.err
+    page = (run / "report.html").read_text()
+    assert re.findall(r'<p class="file">(.*)</p>', page) == ["unlabeled/more 0", "unlabeled/more 2"]

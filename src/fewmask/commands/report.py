@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fewmask.config import EvaluationSettings
 from fewmask.evaluation.inference import Predictor, segment
 from fewmask.report.contents import PictureRow, Report, Run
 from fewmask.report.curves import metric_series
@@ -34,7 +35,7 @@ def write_run_report(outcome: Outcome) -> Path:
             *map(_baseline, folder.baselines),
             run_of(folder, session.config.method, seconds=_seconds(outcome)),
         ],
-        picture_titles=["image", "truth", *predictors],
+        picture_titles=[*(["image", "truth"] if session.stores.val else ["unlabeled image"]), *predictors],
         pictures=picture_rows(session, predictors),
         data=data_summary(session),
         notes=(*session.dataset.notes, *folder.read_json(folder.split.name).get("notes", ())),
@@ -86,21 +87,49 @@ def run_of(folder: RunFolder, name: str, *, seconds: float | None = None, twin: 
 
 
 def picture_rows(session: Session, predictors: Mapping[str, Predictor], count: int = _PICTURES) -> list[PictureRow]:
-    """Image, truth and each predictor's answer for a few validation images, spread over the set."""
+    """Image, truth and each predictor's answer for a few validation images, spread over the set.
+
+    Where there are none, the answers for unlabeled images are all there is to see.
+    """
     images, labels = session.stores.val, session.stores.val_labels
     if images is None or labels is None:
-        return []
+        return _unlabeled_rows(session, predictors, count)
     rows = []
     for index in _spread(len(images), count):
-        image = images.image(index).to(session.engine.device)
         size = (int(labels.height[index]), int(labels.width[index]))
-        answers = [
-            segment([predictor], image[None], session.config.evaluation, size)[0][0].cpu().numpy()
-            for predictor in predictors.values()
-        ]
-        picture = _picture(image)
+        picture, *answers = _answers(session, predictors, images.image(index), session.config.evaluation, size)
         rows.append(PictureRow(session.dataset.val[index].name, [picture, labels.raw(index)[0].numpy(), *answers]))
     return rows
+
+
+def _unlabeled_rows(session: Session, predictors: Mapping[str, Predictor], count: int) -> list[PictureRow]:
+    """Training saw crops of them, so they go through in tiles, and only those that every network takes."""
+    images = session.stores.unlabeled
+    if images is None:
+        return []
+    only = next((size for each in session.method.networks().values() if (size := each.backbone.only_size)), None)
+    settings = session.config.evaluation.model_copy(update={"mode": "tiled", **({"tile": only} if only else {})})
+    low, most = only or (1, 1), session.config.training.sweep_pixels
+    sizes = enumerate(zip(images.height.tolist(), images.width.tolist(), strict=True))
+    known = [index for index, (tall, wide) in sizes if tall >= low[0] and wide >= low[1] and tall * wide <= most]
+    rows = []
+    for place in _spread(len(known), count):
+        cells = _answers(session, predictors, images.image(known[place]), settings)
+        rows.append(PictureRow(session.dataset.unlabeled[known[place]].name, cells))
+    return rows
+
+
+def _answers(
+    session: Session,
+    predictors: Mapping[str, Predictor],
+    image: torch.Tensor,
+    settings: EvaluationSettings,
+    size: tuple[int, int] | None = None,
+) -> list[np.ndarray]:
+    """The image as a picture, and each predictor's label map of it."""
+    image = image.to(session.engine.device)
+    maps = [segment([predictor], image[None], settings, size)[0][0].cpu().numpy() for predictor in predictors.values()]
+    return [_picture(image), *maps]
 
 
 def data_summary(session: Session) -> dict[str, object]:
