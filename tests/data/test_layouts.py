@@ -99,6 +99,15 @@ def test_voc_without_its_list(tmp_path: Path) -> None:
     assert "train.txt is missing" in refused(tmp_path, "unknown-layout").what
 
 
+def test_cvats_export_is_not_taken_for_voc(tmp_path: Path) -> None:
+    """It asked for VOC's train.txt, and with one it had VOC's 21 classes."""
+    voc(tmp_path, {"train": ["a"], "val": ["b"]})
+    (tmp_path / "labelmap.txt").write_text("# label:color_rgb:parts:actions\nscratch:250,50,83::\n")
+    error = refused(tmp_path, "unknown-layout")
+    assert "CVAT" in error.what
+    assert "masks/" in error.fix
+
+
 def test_foreground_does_not_apply_to_voc(tmp_path: Path) -> None:
     voc(tmp_path, {"train": ["a"], "val": ["b"]})
     with pytest.raises(ConfigError, match="this is voc"):
