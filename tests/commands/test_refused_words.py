@@ -25,7 +25,7 @@ def refused(fewmask: Fewmask, folder: Path, *words: object) -> str:
 @pytest.mark.parametrize(
     ("word", "parts"),
     [
-        ("baseline.trainin.steps=4", ("unknown setting 'trainin'", "baseline", "did you mean training")),
+        ("baseline.trainin.steps=4", ("unknown setting 'trainin.steps'", "baseline", "did you mean training.steps")),
         ("baseline.training.steps=0", ("training.steps cannot be 0", "baseline", "greater than 0")),
         ("baseline.settings.photometrc=true", ("unknown setting 'photometrc'", "did you mean photometric")),
         ("baseline.method=rml", ("cannot have a 'method' of its own", "baseline without method")),

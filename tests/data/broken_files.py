@@ -196,7 +196,7 @@ def split_file_points_outside(root: Path) -> None:
     (root / "split.txt").write_text("a\n../secret\n")
 
 
-@broken(CASES, "bad-split", "split.txt", "not in the data set: nobody", "names such as a", split="split.txt")
+@broken(CASES, "bad-split", "split.txt", "not in the data set, 1 in all: nobody", "names such as a", split="split.txt")
 def split_file_names_a_stranger(root: Path) -> None:
     (root / "split.txt").write_text("a\nb\nnobody\n")
 
