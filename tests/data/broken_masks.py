@@ -36,6 +36,24 @@ def two_images_with_one_stem(root: Path) -> None:
     write_image(root / "images/a.bmp", 900)
 
 
+@broken(
+    CASES,
+    "palette-order",
+    "masks/b.png",
+    ("value 1", "color of `car`", "class `road`", "palette"),
+    "in the order in which the masks number them",
+)
+def palette_in_another_order(root: Path) -> None:
+    """As of a labeling tool that numbers classes by itself; the values alone look right."""
+    colors = {"background": [0, 0, 0], "road": [10, 20, 30], "car": [200, 10, 10]}
+    (root / "classes.txt").unlink()
+    (root / "classes.yaml").write_text("".join(f"{name}: {color}\n" for name, color in colors.items()))
+    for name, order in (("a", ("background", "road", "car")), ("b", ("background", "car", "road"))):
+        picture = Image.fromarray(blocks())
+        picture.putpalette([part for each in order for part in colors[each]] + [255] * 759)
+        picture.save(root / f"masks/{name}.png")
+
+
 # Sizes
 
 

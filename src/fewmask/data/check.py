@@ -19,6 +19,7 @@ from fewmask.data.check_sets import (
     foreground_findings,
     most_common,
     network_channels,
+    palette_findings,
     range_findings,
     split_findings,
 )
@@ -101,6 +102,7 @@ def _findings(
     yield from channel_findings(root, facts)
     yield from range_findings(facts)
     yield from duplicate_findings(root, facts)
+    yield from palette_findings(root, dataset, facts)
     if not mistyped:
         yield from class_findings(root, dataset, facts, ignore_chosen)
     if dataset.layout == "folder":  # elsewhere lists, not folders, say what belongs to the data set

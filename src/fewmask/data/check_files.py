@@ -12,7 +12,7 @@ from fewmask.data.check_masks import MaskValues, mask_values
 from fewmask.data.check_report import CODES, Finding
 from fewmask.data.dataset import MaskCoding, Sample
 from fewmask.data.imagefile import Header, read_header, unread_part
-from fewmask.data.masks import decode_mask, is_color, read_raw_mask
+from fewmask.data.masks import decode_mask, is_color, read_mask_and_palette
 from fewmask.data.paths import outside_root, relative, shown
 from fewmask.data.problem import DataProblem
 from fewmask.data.reading import read_image_and_header
@@ -125,10 +125,10 @@ def _mask_facts(how: Examination, path: Path, buffer: LabelBuffer | None, index:
         what = "the mask is a JPEG, whose compression changes label values"
         fix = "export the mask from the labeling tool as PNG; converting this file does not bring the labels back"
         raise DataProblem("jpeg-mask", what, where=path, fix=fix)
-    raw = read_raw_mask(path, max_pixels=max_pixels, colors=coding.kind == "color")
+    raw, palette = read_mask_and_palette(path, max_pixels=max_pixels, colors=coding.kind == "color")
     if coding.kind == "index" and is_color(raw):
         decode_mask(raw, coding, path)  # raises, and says which colors there are
-    values = mask_values(raw, coding, header)
+    values = mask_values(raw, coding, header, palette)
     if buffer and not values.strangers:
         buffer.put(index, decode_mask(raw, coding, path), path)
     return values

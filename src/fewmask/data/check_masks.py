@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fewmask.data.check_report import Finding
-from fewmask.data.dataset import MaskCoding
+from fewmask.data.dataset import Color, MaskCoding
 from fewmask.data.imagefile import Header
 from fewmask.data.masks import valid_text
 from fewmask.types import IGNORE
@@ -29,13 +30,14 @@ class MaskValues:
     class_pixels: dict[int, int]  # class (or IGNORE) -> pixels
     strangers: dict[int, int]  # numbers that are neither a class nor ignore -> pixels
     soft: bool  # the strangers look like resampled edges
+    palette: Mapping[int, Color] = field(default_factory=dict)  # of the values that stand for classes
 
     @property
     def only_ignore(self) -> bool:
         return not self.strangers and set(self.class_pixels) <= {IGNORE}
 
 
-def mask_values(raw: np.ndarray, coding: MaskCoding, header: Header) -> MaskValues:
+def mask_values(raw: np.ndarray, coding: MaskCoding, header: Header, palette: Sequence[Color] = ()) -> MaskValues:
     """Counts of a mask's own numbers, [H, W] integers or [H, W, 3] colors."""
     numbers = _numbers(raw, coding)  # [H, W] int64
     known = _known(coding)
@@ -50,7 +52,9 @@ def mask_values(raw: np.ndarray, coding: MaskCoding, header: Header) -> MaskValu
     soft = len(strangers) >= _EDGE_VALUES and (
         _along_edges(np.isin(numbers, list(strangers))) or (coding.kind == "color" and _blended(strangers, coding))
     )
-    return MaskValues(header, frozenset(values.tolist()), class_pixels, strangers, soft)
+    found = frozenset(values.tolist())
+    colors = {value: palette[value] for value in found & coding.lookup.keys() if value < len(palette)}
+    return MaskValues(header, found, class_pixels, strangers, soft, colors if coding.kind == "index" else {})
 
 
 def value_finding(mask: MaskValues, coding: MaskCoding, path: str) -> Finding | None:

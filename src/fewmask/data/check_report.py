@@ -19,6 +19,7 @@ CODES: dict[str, str] = {
     "label-outside-classes": "a mask holds values or colors that are neither a class nor ignore",
     "gray-edges": "a mask holds in-between values along its edges: it was resampled, smoothed or compressed",
     "no-color-table": "a mask is color-coded, but no table says which color is which class",
+    "palette-order": "palettes of the masks and classes.yaml give the same colors to the classes in different orders",
     "jpeg-mask": "a mask is stored as a JPEG, which changes label values",
     "empty-mask": "a mask holds nothing but ignore",
     "binary-ambiguous": "all masks hold only 0 and 255 although more than two classes are declared",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fewmask.data.check_files import SampleFacts
 from fewmask.data.check_report import Finding, Level
+from fewmask.data.classes import default_colors
 from fewmask.data.dataset import Dataset
 from fewmask.data.paths import relative
 from fewmask.types import IGNORE
@@ -149,6 +150,27 @@ def foreground_findings(root: Path, dataset: Dataset, facts: Sequence[SampleFact
         fix = f"--foreground {others[0]}" if len(others) == 1 else "--foreground with one of the values that occur"
         fix += ", if that value means class 1"
     yield "error", Finding("foreground-absent", _common_folder(root, dataset), message, fix)
+
+
+def palette_findings(root: Path, dataset: Dataset, facts: Sequence[SampleFacts]) -> Findings:
+    """Labeling tools number classes in an order of their own; where the colors tell that it is another one, say so."""
+    names, colors = dataset.classes.names, dataset.classes.colors
+    if dataset.coding.kind != "index" or colors == default_colors(len(names)):  # nobody has declared any
+        return
+    for item in facts:
+        shown = item.mask.palette if item.mask is not None else {}
+        if not set(shown.values()) <= set(colors):
+            continue
+        meant = {value: colors.index(color) for value, color in shown.items()}
+        wrong = [value for value in sorted(meant) if meant[value] != dataset.coding.lookup[value]]
+        if wrong and item.sample.mask is not None:
+            value = wrong[0]
+            message = (
+                f"value {value} has the color of `{names[meant[value]]}` in its palette, and is the class "
+                f"`{names[dataset.coding.lookup[value]]}` by its place in the class file"
+            )
+            fix = "classes in the order in which the masks number them; or no colors, if the order is right as it is"
+            yield "error", Finding("palette-order", relative(root, item.sample.mask), message, fix)
 
 
 def most_common(values: Sequence[int]) -> int:

@@ -33,11 +33,21 @@ def read_raw_mask(path: Path, *, max_pixels: int = MAX_PIXELS, colors: bool = Fa
 
     With `colors` a palette file gives its colors. EXIF orientation is applied by the mask's own tag.
     """
+    return read_mask_and_palette(path, max_pixels=max_pixels, colors=colors)[0]
+
+
+def read_mask_and_palette(
+    path: Path, *, max_pixels: int = MAX_PIXELS, colors: bool = False
+) -> tuple[np.ndarray, tuple[Color, ...]]:
+    """As `read_raw_mask`, with the colors that a palette file gives to its indices; no others have any."""
     path = Path(path)
     with opened(path, max_pixels) as image:
         header = header_of(image, path)
         array = _raw_pixels(image, header, path, max_pixels, colors)
-        return oriented(array, 1 if header.format == "TIFF" else header.orientation)  # Pillow turns TIFFs by itself
+        parts = image.getpalette() or []
+        palette = tuple((parts[at], parts[at + 1], parts[at + 2]) for at in range(0, len(parts) - 2, 3))
+        # Pillow turns TIFFs by itself
+        return oriented(array, 1 if header.format == "TIFF" else header.orientation), palette
 
 
 def decode_mask(raw: np.ndarray, coding: MaskCoding, where: object = "") -> np.ndarray:
