@@ -97,6 +97,14 @@ def test_what_is_kept_is_what_the_store_reads(root: Path, resize: tuple[int, int
     assert stores.unlabeled.values.dtype == torch.int16  # one image has 16 bits
 
 
+def test_warnings_of_one_kind_are_told_three_times_and_counted(root: Path) -> None:
+    for name in "klmno":
+        write_mask(root / f"masks/{name}.png", blocks())  # without an image
+    load_data(config_of(root), heard := Heard())
+    assert [line.partition(": ")[0] for line in heard.warnings] == ["extra-mask"] * 4
+    assert [line.partition(": ")[2] for line in heard.warnings][-1] == "… and 2 more"
+
+
 def test_splits_that_are_not_there_have_no_store(root: Path) -> None:
     for folder in ("unlabeled", "val"):
         (root / folder).rename(root.parent / folder)

@@ -90,15 +90,15 @@ class Report:
         }
 
 
-def shortened(findings: Iterable[Finding]) -> list[Finding]:
-    """At most 20 findings of each code, grouped by code, then one that counts the rest."""
+def shortened(findings: Iterable[Finding], most: int = LISTED_PER_CODE) -> list[Finding]:
+    """At most so many findings of each code, grouped by code, then one that counts the rest."""
     groups: dict[str, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding.code, []).append(finding)
     listed = []
     for code, group in groups.items():
-        listed += group[:LISTED_PER_CODE]
-        if (rest := len(group) - LISTED_PER_CODE) > 0:
+        listed += group[:most]
+        if (rest := len(group) - most) > 0:
             listed.append(Finding(code, "", f"… and {rest} more", group[-1].fix))
     return listed
 

@@ -112,9 +112,8 @@ def predict(
     if settings.mode == "whole":
         return predict_whole(networks, images.to(device or images.device), size=size).to(images.device)
     how: dict[str, Any] = {"tile": settings.tile, "overlap": settings.overlap, "batch": settings.batch}
-    tiled = torch.stack(
-        [predict_tiled(networks, image, **how, device=device, progress=progress) for image in images]
-    )  # [N, K, H, W]
+    each = [predict_tiled(networks, image, **how, device=device, progress=progress) for image in images]
+    tiled = torch.stack(each) if len(each) > 1 else each[0][None]  # [N, K, H, W]; one may be large: no copy of it
     if size is None or tiled.shape[-2:] == size:
         return tiled
     return F.interpolate(tiled, size, mode="bilinear", align_corners=False)

@@ -26,6 +26,7 @@ from fewmask.types import FlatImages
 
 _LARGEST_CROP = 512
 _CROP_MULTIPLE = 32
+_WARNINGS_PER_CODE = 3  # `fewmask check` has more of them
 
 
 def load_data(config: Config, observer: Observer, cache: Path | None = None) -> tuple[Dataset, Stores]:
@@ -85,7 +86,7 @@ def _buffers(config: Config, dataset: Dataset, host: HostMemory) -> tuple[dict[s
 
 
 def _require_trainable(report: Report, root: Path, observer: Observer) -> None:
-    for finding in shortened(report.warnings):
+    for finding in shortened(report.warnings, _WARNINGS_PER_CODE):
         observer.warn(": ".join(filter(None, (finding.code, finding.path, finding.message))))
     if report.trainable:
         return
