@@ -221,3 +221,22 @@ def test_a_file_wins_over_a_preset_options_over_both_and_words_over_all(tmp_path
     assert (config.seed, config.data.labels) == (9, "4")
     assert (preset.training.batch, preset.training.keep) != (6, 5)  # the file has changed something
     assert config.network == preset.network
+
+
+def test_a_run_remembers_what_it_started_from_and_says_what_it_gained(
+    fewmask: Fewmask, data: Path, baseline: Path, tmp_path: Path
+) -> None:
+    """Where both were scored on the same images, and not on others that happen to lie there."""
+    out = tmp_path / "run"
+    labels = ("--labels", "3", "--seed", "1")
+    result = fewmask("train", data, "--out", out, "--baseline", baseline, *labels, *RML)
+    assert result.code == 0, result.err
+    started = json.loads((out / "environment.json").read_text())["started_from"]
+    assert started == dict.fromkeys(["student_1", "student_2"], str(baseline))
+    had, ours = (json.loads((each / "evaluation.json").read_text()) for each in (baseline, out))
+    before = had["networks"]["student_1"]["miou"]
+    points = 100 * (ours["networks"][ours["selected"]]["miou"] - before)
+    assert f"{baseline} had {100 * before:.1f} % mIoU: {points:+.1f} points since then\n" in result.err
+    other = write_folder(tmp_path / "other", labeled=8, val=2)
+    result = fewmask("train", other, "--out", tmp_path / "second", "--baseline", baseline, *labels, *RML)
+    assert (result.code, "since then" in result.err) == (0, False), result.err

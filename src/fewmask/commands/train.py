@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -178,11 +177,21 @@ def _choice(outcome: Outcome) -> str:
 
 
 def _gains(outcome: Outcome) -> Iterator[str]:
-    """How far the run got from the supervised baselines inside its folder, where it has any."""
-    ours = outcome.scores[outcome.selected].to_json()["miou"]
-    for path in sorted(outcome.folder.path.glob("baseline*/evaluation.json")):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        before = found["networks"][found["selected"]]["miou"]
+    """How far the run got from what it started from, by the same validation images."""
+    folder, ours = outcome.folder, outcome.scores[outcome.selected].to_json()["miou"]
+    for path in folder.forebears:
+        before = _former_score(RunFolder(path), folder)
         if ours is not None and before is not None:
             points = f"{100 * (ours - before):+.1f} points"
-            yield f"{path.parent.name} (labeled images only) had {100 * before:.1f} % mIoU: {points} since then"
+            name = f"{path.name} (labeled images only)" if path.parent == folder.path else str(path)
+            yield f"{name} had {100 * before:.1f} % mIoU: {points} since then"
+
+
+def _former_score(former: RunFolder, folder: RunFolder) -> float | None:
+    """None where that run was not scored, or on other images."""
+    if not (former.evaluation.is_file() and former.split.is_file()):
+        return None
+    val = [each.read_json(each.split.name)["val"]["sha256"] for each in (former, folder)]
+    found = former.read_json(former.evaluation.name)
+    score: float | None = found["networks"][found["selected"]]["miou"]
+    return score if val[0] == val[1] else None

@@ -177,7 +177,7 @@ def _prepare(
         folder.claim()
     if baselines:
         if main:
-            folder.start(session.config, split)
+            folder.start(session.config, split, starts)
         return session, 0, baselines
     for line in initialize_learners(session.method, starts):
         observer.say(line)
@@ -186,7 +186,7 @@ def _prepare(
     if main:
         if starts:
             writer.wait()  # nothing else knows what the run starts from, were it killed before its first save
-        folder.start(session.config, split)
+        folder.start(session.config, split, starts)
     session.world.barrier()
     return session, 0, []
 

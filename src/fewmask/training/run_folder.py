@@ -39,6 +39,10 @@ class RunFolder:
         return self.path / "split.json"
 
     @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
@@ -50,6 +54,14 @@ class RunFolder:
     def baselines(self) -> list[Path]:
         """Those of the runs that it starts from which are finished."""
         return sorted(path.parent for path in self.path.glob("baseline*/model.safetensors"))
+
+    @property
+    def forebears(self) -> list[Path]:
+        """The baselines, or the runs elsewhere from which it started."""
+        if self.baselines or not self.environment.is_file():
+            return self.baselines
+        elsewhere = self.read_json(self.environment.name).get("started_from", {}).values()
+        return [Path(run) for run in dict.fromkeys(elsewhere)]
 
     @property
     def saved(self) -> bool:
@@ -125,9 +137,10 @@ class RunFolder:
         for place in (self.path, self.checkpoints):
             remove_temporaries(place)
 
-    def start(self, config: Config, split: Mapping[str, Any]) -> None:
-        """Write what the run depends on."""
-        self.write_json("environment.json", describe_environment())
+    def start(self, config: Config, split: Mapping[str, Any], starts: Mapping[str, Path]) -> None:
+        """Write what the run depends on; `starts` are runs that its learners start from."""
+        started = {name: str(run.resolve()) for name, run in starts.items()}
+        self.write_json(self.environment.name, describe_environment() | {"started_from": started})
         self.write_json(self.split.name, split)
         self.write_config(config)  # last: a folder with config.yaml is a run
 
