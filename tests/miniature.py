@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from fewmask.config import LossSettings, NetworkSettings, OptimizerSettings
+from fewmask.labels import IGNORE
 from fewmask.learning.losses import LabeledLoss
 from fewmask.methods.method import Method
 from fewmask.methods.rml import P0
@@ -15,7 +16,7 @@ from fewmask.networks.build import build_network, seeded
 from fewmask.randomness import Randomness
 from fewmask.training.engine import Engine
 from fewmask.training.optimizers import build_optimizer
-from fewmask.types import IGNORE, Batch, Measure, Progress, Reduce, Update
+from fewmask.types import Batch, Measure, Progress, Reduce, Update
 from fewmask.views.mixing import box_mask, partners
 
 CLASSES = 4

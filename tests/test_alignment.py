@@ -6,10 +6,11 @@ import torch
 
 from fewmask.alignment import pitch
 from fewmask.evaluation.inference import predict_whole
+from fewmask.labels import IGNORE
 from fewmask.learning.losses import upsample
 from fewmask.learning.prototypes import coarse_label
 from fewmask.learning.soft_views import view_probabilities
-from fewmask.types import IGNORE, PixelMaps
+from fewmask.types import PixelMaps
 from fewmask.views.soft_label_codes import CODES
 from fewmask.views.soft_labels import sample_maps
 from tests.networks.small import images, network, vit_settings

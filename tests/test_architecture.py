@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fewmask"
-GROUND = {"", "types", "errors", "randomness", "determinism", "alignment", "config", "layers", "settings"}
+GROUND = {"", "types", "errors", "labels", "randomness", "determinism", "alignment", "config", "layers", "settings"}
 LEVELS: dict[str, set[str]] = {  # room -> the rooms it may import, besides itself
     **dict.fromkeys(GROUND, GROUND),
     **dict.fromkeys(("data", "views", "networks", "learning"), GROUND),

@@ -2,7 +2,7 @@
 
 B labeled images in a batch, U unlabeled images, N either, K classes, C image channels, D feature channels,
 H W crop or image size, h w feature map size. Images are float32 in [0, 1], unnormalized. Labels are int64 with
-IGNORE where nothing is known, padding included.
+IGNORE (labels.py) where nothing is known, padding included.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 
 from fewmask.randomness import Noise, Randomness
-
-IGNORE = 255
 
 
 class Scores(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -77,14 +78,29 @@ def test_usage_errors(fewmask: Fewmask, words: tuple[str, ...], message: str) ->
     assert "Traceback" not in result.err
 
 
-def test_help_and_plain_lists_start_without_torch() -> None:
+def started(*commands: list[str]) -> tuple[list[int], set[str]]:
+    """The exit codes of commands that share a process, and the top modules that they have loaded."""
     code = (
-        "import sys; from fewmask.cli import run\n"
-        "codes = [run(words.split('/')) for words in sys.argv[1:]]\n"
-        "print(codes, [name for name in ('torch', 'numpy', 'timm', 'PIL') if name in sys.modules], file=sys.stderr)"
+        "import json, sys; from fewmask.cli import run\n"
+        "codes = [run(words) for words in json.loads(sys.argv[1])]\n"
+        "print(json.dumps([codes, [name for name in sys.modules if '.' not in name]]), file=sys.stderr)"
     )
-    result = python(code, "--help", "train/--help", "--version", "bogus", "networks", "networks/--json", "presets")
-    assert result.stderr.splitlines()[-1] == "[0, 0, 0, 2, 0, 0, 0] []"
+    codes, names = json.loads(python(code, json.dumps(commands)).stderr.splitlines()[-1])
+    return codes, set(names)
+
+
+def test_help_and_plain_lists_start_without_torch() -> None:
+    lists = [["networks"], ["networks", "--json"], ["presets"]]
+    codes, loaded = started(["--help"], ["train", "--help"], ["--version"], ["bogus"], *lists)
+    assert codes == [0, 0, 0, 2, 0, 0, 0]
+    assert not loaded & {"torch", "numpy", "timm", "PIL"}
+
+
+def test_check_reads_images_without_torch(scenes: Path, tmp_path: Path) -> None:
+    codes, loaded = started(["check", str(scenes)], ["check", str(scenes), "--json"], ["check", str(tmp_path)])
+    assert codes == [0, 0, 1]
+    assert not loaded & {"torch", "timm"}
+    assert loaded >= {"numpy", "PIL"}
 
 
 def test_the_module_runs_and_its_exit_code_is_the_commands(tmp_path: Path) -> None:

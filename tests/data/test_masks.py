@@ -21,7 +21,7 @@ from fewmask.data.layouts.voc import palette_color
 from fewmask.data.masks import decode_mask, read_mask, read_raw_mask
 from fewmask.data.problem import DataProblem
 from fewmask.errors import DataError
-from fewmask.types import IGNORE
+from fewmask.labels import IGNORE
 
 CLASSES = 21
 INDEX = MaskCoding("index", {index: index for index in range(CLASSES)})

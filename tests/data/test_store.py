@@ -16,7 +16,7 @@ from fewmask.data.dataset import MaskCoding, Sample
 from fewmask.data.resizing import resize_image, resize_mask
 from fewmask.data.store import data_checksum, load_hidden_masks, load_images, load_masks
 from fewmask.errors import DataError
-from fewmask.types import IGNORE
+from fewmask.labels import IGNORE
 
 CODING = MaskCoding("index", {0: 0, 1: 1, 2: 2})
 

@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, jaccard_score, recall_score
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fewmask.evaluation.confusion import confusion_matrix, scores
-from fewmask.types import IGNORE
+from fewmask.labels import IGNORE
 
 
 def test_matrix_and_scores_by_hand() -> None:

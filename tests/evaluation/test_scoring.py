@@ -16,7 +16,8 @@ from fewmask.config import EvaluationSettings
 from fewmask.evaluation.confusion import Scores, scores
 from fewmask.evaluation.inference import Predictor, probabilities
 from fewmask.evaluation.scoring import evaluation_json, score_networks, select
-from fewmask.types import IGNORE, FlatImages
+from fewmask.labels import IGNORE
+from fewmask.types import FlatImages
 
 NAMES = ("sky", "road", "car")
 SIZES = [(12, 16), (12, 16), (9, 20), (12, 16), (9, 20), (7, 7), (12, 16)]

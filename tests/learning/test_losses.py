@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from fewmask.config import LossSettings
+from fewmask.labels import IGNORE
 from fewmask.learning.losses import (
     LabeledLoss,
     cross_entropies,
@@ -16,7 +17,7 @@ from fewmask.learning.losses import (
     hard_cross_entropy,
     inverse_frequency_weights,
 )
-from fewmask.types import IGNORE, Loss, Scores
+from fewmask.types import Loss, Scores
 
 
 def example(seed: int = 0, size: tuple[int, int] = (5, 6), classes: int = 4) -> tuple[torch.Tensor, torch.Tensor]:

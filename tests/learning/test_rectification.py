@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from fewmask.labels import IGNORE
 from fewmask.learning.prototypes import FEWEST_PIXELS, PAPER_SPREAD, Prototypes, class_sums, coarse_label
 from fewmask.learning.rectification import (
     hard_label,
@@ -13,7 +14,6 @@ from fewmask.learning.rectification import (
     rectified,
     total_variation,
 )
-from fewmask.types import IGNORE
 
 K, D = 4, 6
 

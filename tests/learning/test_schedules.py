@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fewmask.config import OptimizerSettings
+from fewmask.labels import IGNORE
 from fewmask.learning.pseudo_labels import pseudo_label
 from fewmask.learning.schedules import ramped, rate_factor
-from fewmask.types import IGNORE
 
 
 def test_poly():

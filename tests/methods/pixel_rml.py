@@ -5,10 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from fewmask.config import LossSettings
+from fewmask.labels import IGNORE
 from fewmask.learning.losses import LabeledLoss
 from fewmask.methods.rml import P0, RMLSettings, RobustMutualLearning
 from fewmask.networks.segmentation import SegmentationNetwork
-from fewmask.types import IGNORE, Batch, Prediction
+from fewmask.types import Batch, Prediction
 
 K, D, SIZE = 3, 2, 4
 

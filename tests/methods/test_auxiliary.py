@@ -9,9 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fewmask.labels import IGNORE
 from fewmask.methods.method import Method
 from fewmask.methods.table import METHODS
-from fewmask.types import IGNORE, Loss, Update
+from fewmask.types import Loss, Update
 from tests.methods.test_contract import SEMI_SUPERVISED, updates
 from tests.miniature import SETR, make_batch, make_engine, make_method, make_progress, requests
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
+from fewmask.labels import IGNORE
 from fewmask.methods.method import Method
 from fewmask.methods.table import METHODS, describe_methods
 from fewmask.randomness import Randomness
-from fewmask.types import IGNORE, Batch, Measure, Progress, Update
+from fewmask.types import Batch, Measure, Progress, Update
 from tests.miniature import CLASSES, SETR, make_batch, make_engine, make_method, make_progress, requests
 
 SEMI_SUPERVISED = [name for name in METHODS if name != "supervised"]

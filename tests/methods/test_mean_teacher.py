@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fewmask.types import IGNORE, Reduce, Update
+from fewmask.labels import IGNORE
+from fewmask.types import Reduce, Update
 from tests.miniature import make_batch, make_engine, make_method, make_progress
 
 

@@ -10,6 +10,7 @@ from torch._subclasses import FakeTensorMode
 
 from fewmask.config import LossSettings
 from fewmask.errors import ConfigError
+from fewmask.labels import IGNORE
 from fewmask.learning.losses import LabeledLoss
 from fewmask.methods.method import Method
 from fewmask.methods.rml import P0, RMLSettings, RobustMutualLearning
@@ -17,7 +18,7 @@ from fewmask.networks.build import build_network
 from fewmask.networks.segmentation import SegmentationNetwork
 from fewmask.randomness import Randomness
 from fewmask.training.engine import Engine
-from fewmask.types import IGNORE, Batch, Measure, Prediction, Progress, Update
+from fewmask.types import Batch, Measure, Prediction, Progress, Update
 from tests.methods.pixel_rml import K, batch_of, loss_by_loop, mix_by_loop
 from tests.methods.test_contract import fake_of, make_fake
 from tests.miniature import CLASSES, NETWORK, make_batch, make_method, make_progress, requests

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from fewmask.labels import IGNORE
 from fewmask.methods.rml import P0
-from fewmask.types import IGNORE
 from tests.methods.pixel_rml import K, batch_of, method_of
 
 

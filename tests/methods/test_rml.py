@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fewmask.labels import IGNORE
 from fewmask.learning.rectification import prototype_distance
 from fewmask.methods.rml import P0, RobustMutualLearning
 from fewmask.training.engine import Engine
-from fewmask.types import IGNORE, Batch, Update
+from fewmask.types import Batch, Update
 from tests.methods.pixel_rml import SIZE, D, K, batch_of, denoise_by_loop, loss_by_loop, method_of, mix_by_loop
 from tests.miniature import make_progress, requests
 

@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from fewmask.labels import IGNORE
 from fewmask.learning.prototypes import joining_images
 from fewmask.methods.rml import P0
-from fewmask.types import IGNORE, Measure
+from fewmask.types import Measure
 from tests.methods.pixel_rml import SIZE, batch_of, denoise_by_loop, method_of
 from tests.miniature import make_progress, requests
 

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from fewmask.config import LossSettings
+from fewmask.labels import IGNORE
 from fewmask.learning.losses import LabeledLoss, upsample
 from fewmask.learning.prototypes import joining_images
 from fewmask.learning.statistics import batch_statistics
 from fewmask.methods.pair import same_weights
 from fewmask.methods.rml import P0, RMLSettings, RobustMutualLearning
 from fewmask.training.engine import Engine
-from fewmask.types import IGNORE, ViewRequest
+from fewmask.types import ViewRequest
 from tests.methods.pixel_rml import K, PixelNetwork, batch_of, method_of
 from tests.miniature import make_batch, make_engine, make_method, make_progress
 from tests.networks.small import network

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from fewmask.data.dataset import Classes
+from fewmask.labels import IGNORE
 from fewmask.report.pictures import (
     IGNORE_COLOR,
     colorize,
@@ -19,7 +20,6 @@ from fewmask.report.pictures import (
     write_confidence_png,
     write_index_png,
 )
-from fewmask.types import IGNORE
 
 COLORS = ((10, 20, 30), (200, 0, 0), (0, 200, 50))
 LABEL = np.array([[0, 1, 2], [2, IGNORE, 0]], dtype=np.uint8)

@@ -13,11 +13,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from fewmask.labels import IGNORE
 from fewmask.methods.method import PseudoLabels
 from fewmask.training.diagnostics import Diagnostics, count, numbers
 from fewmask.training.observer import Observer
 from fewmask.training.run import run_training
-from fewmask.types import IGNORE, Batch
+from fewmask.types import Batch
 from tests.training.runs import differing, tiny_config, tiny_session, write_data
 
 CLASSES, PRIOR = ("a", "b", "c"), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)

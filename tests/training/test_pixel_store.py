@@ -10,13 +10,14 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from fewmask.labels import IGNORE
 from fewmask.methods.rml import P0, RobustMutualLearning
 from fewmask.training.observer import Observer
 from fewmask.training.pixel_store import MapForm, empty_maps, map_forms, stored_bytes, write_maps
 from fewmask.training.plan import describe_plan
 from fewmask.training.session import Session, build_maker
 from fewmask.training.stages import sweep
-from fewmask.types import IGNORE, FlatImages
+from fewmask.types import FlatImages
 from fewmask.views.soft_label_codes import CODES
 from tests.training.runs import tiny_session, write_data
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fewmask.data.opening import open_dataset
 from fewmask.data.synthetic import write_scenes
+from fewmask.labels import IGNORE
 from fewmask.methods.rml import P0
 from fewmask.settings import preset, resolve
 from fewmask.training.distributed import World
@@ -21,7 +22,7 @@ from fewmask.training.loading import load_stores
 from fewmask.training.observer import Observer
 from fewmask.training.session import Session, build_maker, build_session
 from fewmask.training.stages import sweep
-from fewmask.types import IGNORE, PixelMaps
+from fewmask.types import PixelMaps
 from fewmask.views.soft_label_codes import CODES
 
 BASELINE, TEACHER, BATCHES = 50, 75, 20

@@ -9,8 +9,9 @@ from pictures import Size, flat_images, noise_images, random_sizes
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
 
+from fewmask.labels import IGNORE
 from fewmask.randomness import Randomness
-from fewmask.types import IGNORE, FlatImages
+from fewmask.types import FlatImages
 from fewmask.views.geometry import Center, Windows, draw_windows, inside, sample_images, sample_labels
 
 COUNT = 40

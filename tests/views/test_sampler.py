@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from fewmask.config import ViewSettings
 from fewmask.errors import ConfigError, DataError
-from fewmask.types import IGNORE, Batch, FlatImages, ViewRequest
+from fewmask.labels import IGNORE
+from fewmask.types import Batch, FlatImages, ViewRequest
 from fewmask.views.sampler import BatchMaker, describe_views
 
 CROP = (20, 24)

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from fewmask.types import IGNORE, Batch
+from fewmask.labels import IGNORE
+from fewmask.types import Batch
 
 
 @dataclass

@@ -30,7 +30,7 @@ from fewmask.data.folder import list_folder
 from fewmask.data.imagefile import MAX_PIXELS
 from fewmask.data.opening import open_dataset
 from fewmask.errors import DataError
-from fewmask.types import IGNORE
+from fewmask.labels import IGNORE
 
 __all__ = ["CODES", "Finding", "Report", "check_dataset", "check_folder", "render"]
 

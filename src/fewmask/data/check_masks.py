@@ -11,7 +11,7 @@ from fewmask.data.check_report import Finding
 from fewmask.data.dataset import Color, MaskCoding
 from fewmask.data.imagefile import Header
 from fewmask.data.masks import valid_text
-from fewmask.types import IGNORE
+from fewmask.labels import IGNORE
 
 _SHOWN = 6  # strange values named in a message
 _EDGE_VALUES = 4  # resampling leaves at least so many different strangers

@@ -12,7 +12,7 @@ from fewmask.data.check_report import Finding, Level
 from fewmask.data.classes import default_colors
 from fewmask.data.dataset import Dataset
 from fewmask.data.paths import relative
-from fewmask.types import IGNORE
+from fewmask.labels import IGNORE
 
 _LARGEST = 65535  # value in 16 bits
 _NARROW = 8  # images whose largest value lies below such a part of the range

@@ -15,7 +15,7 @@ from fewmask.data.imagefile import read_header
 from fewmask.data.masks import is_color, read_raw_mask
 from fewmask.data.problem import DataProblem
 from fewmask.errors import ConfigError, DataError
-from fewmask.types import IGNORE
+from fewmask.labels import IGNORE
 
 Decision = tuple[Classes, MaskCoding, tuple[str, ...]]
 _BINARY = frozenset({0, 255})

@@ -15,7 +15,7 @@ from fewmask.data.dataset import Color, MaskCoding
 from fewmask.data.imagefile import MAX_PIXELS, Header, header_of, opened, oriented
 from fewmask.data.problem import DataProblem
 from fewmask.data.reading import sixteen_bit_gray_alpha
-from fewmask.types import IGNORE
+from fewmask.labels import IGNORE
 
 _UNKNOWN = 256  # in look-up tables, beyond every class and IGNORE
 _LARGEST_LISTED = 65535  # 16 bits; a table up to a stray 32-bit value would take gigabytes

@@ -23,7 +23,8 @@ from fewmask.data.problem import DataProblem
 from fewmask.data.reading import read_image
 from fewmask.data.resizing import Size, resize_mask
 from fewmask.data.threads import map_in_threads
-from fewmask.types import IGNORE, FlatImages
+from fewmask.labels import IGNORE
+from fewmask.types import FlatImages
 
 Advance = Callable[[int, int], None]  # called with files done and files in all
 _THREADS = 4

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fewmask.determinism import any_order
-from fewmask.types import IGNORE
+from fewmask.labels import IGNORE
 
 
 def confusion_matrix(label: Tensor, prediction: Tensor, num_classes: int) -> Tensor:

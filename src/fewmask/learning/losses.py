@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from fewmask.alignment import pitch, resampled
 from fewmask.config import LossSettings
-from fewmask.types import IGNORE, Loss, Scores
+from fewmask.labels import IGNORE
+from fewmask.types import Loss, Scores
 
 
 def upsample(maps: Tensor, size: tuple[int, int], shown: tuple[int, int] | None = None) -> Tensor:

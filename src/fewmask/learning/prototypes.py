@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fewmask.alignment import pitch
-from fewmask.types import IGNORE, Batch
+from fewmask.labels import IGNORE
+from fewmask.types import Batch
 
 FEWEST_PIXELS = 10  # an image says something about a class only with this many of its feature cells
 PAPER_SPREAD = 16.0  # sqrt(256): the paper's feature has 256 channels, to which GroupNorm gives unit variance

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fewmask.labels import IGNORE
 from fewmask.learning.losses import upsample
-from fewmask.types import IGNORE
 
 
 @torch.no_grad()

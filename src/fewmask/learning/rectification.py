@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fewmask.labels import IGNORE
 from fewmask.learning.losses import upsample
-from fewmask.types import IGNORE
 
 _NEVER = -1e4  # log weight of a class without a prototype: finite, so that a sum of two of them stays a number
 

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 
 from fewmask.config import Share
+from fewmask.labels import IGNORE
 from fewmask.learning.ema import Buffers, MovingAverage, ema_update, teacher_of, warmed_decay
 from fewmask.learning.losses import LabeledLoss, cross_entropy
 from fewmask.learning.pseudo_labels import pseudo_label
@@ -16,7 +17,7 @@ from fewmask.learning.schedules import ramped
 from fewmask.learning.statistics import move_statistics, watched_inputs
 from fewmask.methods.method import BuildNetwork, Horizon, Method, MethodSettings, PseudoLabels
 from fewmask.networks.segmentation import SegmentationNetwork
-from fewmask.types import IGNORE, Batch, Measure, Progress, Reduce, Step, Update, ViewRequest
+from fewmask.types import Batch, Measure, Progress, Reduce, Step, Update, ViewRequest
 from fewmask.views.mixing import paste
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from fewmask.labels import IGNORE
 from fewmask.learning.ema import MovingAverage, ema_update, warmed_decay
 from fewmask.learning.losses import LabeledLoss, cross_entropies
 from fewmask.learning.prototypes import (
@@ -33,7 +34,6 @@ from fewmask.methods.method import BuildNetwork, Forward, PseudoLabels, at_once,
 from fewmask.methods.pair import LearnerPair, alike
 from fewmask.methods.rml_settings import PAPER, RMLSettings, check_networks
 from fewmask.types import (
-    IGNORE,
     Batch,
     Join,
     Lane,

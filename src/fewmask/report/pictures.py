@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
 from fewmask.data.dataset import Classes, Color
-from fewmask.types import IGNORE
+from fewmask.labels import IGNORE
 
 Array = NDArray[np.uint8]
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont

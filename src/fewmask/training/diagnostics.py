@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from fewmask.evaluation.confusion import confusion_matrix, scores
+from fewmask.labels import IGNORE
 from fewmask.learning.prototypes import valid_cells
 from fewmask.methods.method import PseudoLabels
 from fewmask.networks.compilation import as_written
 from fewmask.training.engine import Engine
-from fewmask.types import IGNORE, FlatImages
+from fewmask.types import FlatImages
 from fewmask.views.geometry import sample_labels
 from fewmask.views.sampler import BatchMaker
 

@@ -14,6 +14,7 @@ from fewmask.data.dataset import Dataset
 from fewmask.data.splits import split_record
 from fewmask.data.store import data_checksum, load_hidden_masks
 from fewmask.errors import ConfigError
+from fewmask.labels import IGNORE
 from fewmask.learning.losses import LabeledLoss, inverse_frequency_weights
 from fewmask.methods.method import Method
 from fewmask.methods.table import create_method, read_method_settings
@@ -34,7 +35,7 @@ from fewmask.training.placement import Stores, place_stores, stage_elsewhere
 from fewmask.training.refusals import check_networks
 from fewmask.training.rewriting import rewrite_networks
 from fewmask.training.stepper import Stepper
-from fewmask.types import IGNORE, FlatImages, PixelMaps
+from fewmask.types import FlatImages, PixelMaps
 from fewmask.views.sampler import BatchMaker
 
 

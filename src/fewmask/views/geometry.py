@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fewmask.labels import IGNORE
 from fewmask.randomness import Randomness
-from fewmask.types import IGNORE, FlatImages
+from fewmask.types import FlatImages
 
 PADDING = 0.5  # gray
 

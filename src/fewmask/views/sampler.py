@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fewmask.config import ViewSettings
 from fewmask.errors import ConfigError, DataError
+from fewmask.labels import IGNORE
 from fewmask.randomness import Randomness
-from fewmask.types import IGNORE, Batch, FlatImages, PixelMaps, ViewRequest
+from fewmask.types import Batch, FlatImages, PixelMaps, ViewRequest
 from fewmask.views.anchors import find_anchors
 from fewmask.views.choice import Choice
 from fewmask.views.geometry import Center, Windows, draw_windows, inside, sample_images, sample_labels
