@@ -103,6 +103,12 @@ def test_check_reads_images_without_torch(scenes: Path, tmp_path: Path) -> None:
     assert loaded >= {"numpy", "PIL"}
 
 
+def test_methods_are_listed_without_timm() -> None:
+    codes, loaded = started(["methods"], ["methods", "--json"])
+    assert codes == [0, 0]
+    assert not loaded & {"timm", "torchvision", "sympy"}  # sympy: what torch.compile loads
+
+
 def test_the_module_runs_and_its_exit_code_is_the_commands(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "fewmask", "check", str(tmp_path), "--layout", "coco"]
     result = subprocess.run(words, capture_output=True, text=True, timeout=120)

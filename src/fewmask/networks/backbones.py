@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from fewmask.alignment import resampled
 from fewmask.config import NetworkSettings
 from fewmask.errors import ConfigError
-from fewmask.networks.model_noise import DepthRule, PassNoise, ResidualGate, install_gates, settle_gates
+from fewmask.networks.gates import install_gates, settle_gates
+from fewmask.networks.model_noise import DepthRule, PassNoise, ResidualGate
 from fewmask.networks.timm_bodies import Body, bodies, feature_maps, layer_maps
 from fewmask.networks.whole_cells import Filling, cut_to_cells, find_filling
 from fewmask.randomness import Noise

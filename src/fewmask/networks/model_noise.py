@@ -1,17 +1,16 @@
 """Model noise: dropout before the classifier and stochastic depth, drawn from addressed randomness.
 
-timm's own drop layers draw from torch's generator and know the linear rule only. Here every residual block gets a gate
-in the place where timm would have put its drop path, set for one pass at a time.
+timm's own drop layers draw from torch's generator and know the linear rule only. Here every residual block has a gate
+(gates.py puts it there), set for one pass at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
 import torch
-from timm.layers import DropBlock2d, DropPath
 from torch import Tensor, nn
 
 from fewmask.randomness import Noise
@@ -69,51 +68,9 @@ class ResidualGate(nn.Module):
         return branch * self.keep.to(branch.dtype).reshape(-1, *[1] * (branch.ndim - 1))
 
 
-def install_gates(body: nn.Module) -> list[ResidualGate]:
-    """Put a gate wherever a block may have a drop path, and switch timm's own dropout layers off."""
-    gates = []
-    for module in list(body.modules()):
-        for attribute in [name for name in (*vars(module), *module._modules) if name.startswith("drop_path")]:
-            if isinstance(getattr(module, attribute), (type(None), nn.Identity, DropPath)):
-                gates.append(ResidualGate())
-                setattr(module, attribute, gates[-1])
-        if isinstance(module, (nn.Dropout, nn.Dropout2d)):
-            module.p = 0.0
-        elif isinstance(module, DropBlock2d):
-            module.drop_prob = 0.0
-    return gates
-
-
-def settle_gates(body: nn.Module, called: Sequence[ResidualGate], rule: DepthRule) -> int:
-    """Place the residual blocks in the order in which a forward pass reached them, and return how many there are.
-
-    Gates that were not reached belong to blocks without a shortcut, such as the strided ones of a MobileNet. A
-    transformer block has two: attention and MLP are dropped apart.
-    """
-    places = _gate_places(body)
-    blocks: dict[nn.Module, int] = {}
-    for gate in called:
-        blocks.setdefault(places[gate][0], len(blocks))
-    for gate, (block, attribute) in places.items():
-        if gate not in called:
-            setattr(block, attribute, nn.Identity())
-        elif rule == "linear" and len(blocks) > 1:
-            gate.depth = blocks[block] / (len(blocks) - 1)
-    return len(blocks)
-
-
 def gated_blocks(network: nn.Module) -> list[nn.Module]:
     """The modules that own a gate: residual blocks, in the order of their names."""
     return [each for each in network.modules() if any(isinstance(child, ResidualGate) for child in each.children())]
-
-
-def _gate_places(body: nn.Module) -> dict[ResidualGate, tuple[nn.Module, str]]:
-    return {
-        child: (module, name)
-        for module in body.modules()
-        for name, child in module.named_children()
-        if isinstance(child, ResidualGate)
-    }
 
 
 def dropped_out(features: Tensor, noise: Noise | None, kind: Literal["channel", "element"]) -> Tensor:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from fewmask.errors import ConfigError
-from fewmask.networks.backbones import Backbone
 from fewmask.networks.compilation import as_written
 from fewmask.networks.heads import AuxiliaryHeads, Head
 from fewmask.networks.model_noise import dropped_out
 from fewmask.networks.weight_matching import DRAWN, WeightReport
 from fewmask.randomness import Noise
 from fewmask.types import Prediction
+
+if TYPE_CHECKING:  # a method knows networks; timm, which takes longer to start than torch, only those who build them
+    from fewmask.networks.backbones import Backbone
 
 
 class Twin(Protocol):
