@@ -109,6 +109,18 @@ def test_methods_are_listed_without_timm() -> None:
     assert not loaded & {"timm", "torchvision", "sympy"}  # sympy: what torch.compile loads
 
 
+def test_training_with_wrong_settings_is_refused_without_timm(scenes: Path, tmp_path: Path) -> None:
+    """Which takes longer to start than torch; only whether there is such a backbone has to be asked of it."""
+    train = ["train", str(scenes), "--out", str(tmp_path / "run")]
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/config.yaml").touch()
+    wrong = (["treshold=0.8"], ["--method", "nope"], ["--preset", "nope"], ["--out", str(tmp_path / "old")])
+    codes, loaded = started(*([*train, *words] for words in wrong))
+    assert codes == [2] * len(wrong)
+    assert not loaded & {"timm", "torchvision", "sympy"}
+    assert started([*train, "network.backbone=nope"])[1] >= {"timm"}
+
+
 def test_the_module_runs_and_its_exit_code_is_the_commands(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "fewmask", "check", str(tmp_path), "--layout", "coco"]
     result = subprocess.run(words, capture_output=True, text=True, timeout=120)
