@@ -128,7 +128,7 @@ def train(
     deterministic: options.Deterministic = False,
 ) -> int:
     """Train a model. Prints the plan first; leaves a run folder with the model, its scores and a report."""
-    from fewmask.commands.train import run_train
+    from fewmask.settings import resolve
 
     words = list(words or [])
     if data is not None and "=" in str(data) and not data.exists():
@@ -136,6 +136,9 @@ def train(
     choices = {"labels": labels, "split": str(split) if split else None, "layout": layout}
     flags = _flags(method, seed, **choices, foreground=foreground, ignore=ignore or None)
     flags |= {"training": {"deterministic": True}} if deterministic else {}
+    resolve(flags, words=words)  # what is wrong under every preset is answered before torch is loaded
+    from fewmask.commands.train import run_train
+
     return run_train(
         data,
         out,

@@ -109,6 +109,14 @@ def test_methods_are_listed_without_timm() -> None:
     assert not loaded & {"timm", "torchvision", "sympy"}  # sympy: what torch.compile loads
 
 
+def test_training_with_wrong_words_is_refused_without_torch() -> None:
+    train = ["train", "no data", "--out", "no run"]
+    wrong = (["training.stepz=3"], ["training.steps=many"], ["batch=3"], ["steps:3"], ["--seed", "-1"])
+    codes, loaded = started(*([*train, *words] for words in wrong))
+    assert codes == [2] * len(wrong)
+    assert not loaded & {"torch", "numpy", "timm", "PIL"}
+
+
 def test_training_with_wrong_settings_is_refused_without_timm(scenes: Path, tmp_path: Path) -> None:
     """Which takes longer to start than torch; only whether there is such a backbone has to be asked of it."""
     train = ["train", str(scenes), "--out", str(tmp_path / "run")]
