@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fewmask.config import Share
+from fewmask.labels import IGNORE
 from fewmask.learning.losses import LabeledLoss, cross_entropy, upsample
 from fewmask.methods.method import BuildNetwork, Companion, Method, MethodSettings
 from fewmask.methods.table import METHODS
 from fewmask.networks.segmentation import SegmentationNetwork
-from fewmask.types import IGNORE, Batch, Loss, Prediction, Progress, Step, Update, ViewRequest
+from fewmask.types import Batch, Loss, Prediction, Progress, Step, Update, ViewRequest
 
 
 class BesideSettings(MethodSettings):

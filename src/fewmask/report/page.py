@@ -12,12 +12,12 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
+from fewmask.labels import IGNORE
 from fewmask.report.charts import charts
 from fewmask.report.contents import PictureRow, Report, Run, points
 from fewmask.report.curves import PALETTE
 from fewmask.report.pictures import colorize, to_data_uri
 from fewmask.training.forecast import duration
-from fewmask.types import IGNORE
 
 _PICTURE_WIDTH = 480
 _NOTHING = "–"  # noqa: RUF001
