@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 import typer
-from scripts import benchmarks_page, results_page
+from PIL import Image
+from scripts import benchmarks_page, camvid_picture, results_page
 from scripts.settings_page import PAGE, page
 
 from fewmask.cli import app
@@ -147,6 +148,9 @@ def test_measured_numbers_come_from_their_files():
     assert results_page.README.read_text(encoding="utf-8") == results_page.readme(), (
         "run `python scripts/results_page.py`"
     )
+    camvid = json.loads((results_page.RESULTS / "camvid_comparison.json").read_text())
+    with Image.open(ROOT / "docs" / camvid["picture"]) as picture:
+        assert picture.info["Description"] == camvid_picture.source(camvid), "run `python scripts/results_page.py`"
 
 
 def test_measured_speed_comes_from_its_files():

@@ -44,7 +44,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing may fail when Python closes it
         code = 141
     except Exception:
-        if not _interrupts:
+        if not _interrupts or "--debug" in sys.argv:
             raise
         code = 130  # modules that are being imported may swallow Ctrl-C and fail later, for want of what they missed
     sys.exit(code)

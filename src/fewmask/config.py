@@ -281,6 +281,10 @@ class Config(Section):
         default_factory=dict,
         description="learner name -> its own network, optimizer and baseline settings, where learners differ",
     )
+    companions: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="companion name -> its own optimizer and network settings, where a method has companions",
+    )
     data: DataSettings = DataSettings()
     views: ViewSettings = ViewSettings()
     network: NetworkSettings = NetworkSettings()

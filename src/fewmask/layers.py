@@ -65,6 +65,8 @@ def _lines(layer: Values) -> Iterator[tuple[Place, ...]]:
         own: Place = ("learners", learner, *_RUN)
         yield own, _RUN
         yield ("learners", learner, *_BASELINE), own, _BASELINE, _RUN
+    for companion in _at(layer, ("companions",)):  # whose optimizer is the method's choice, not the run's
+        yield (("companions", companion, *_RUN),)
 
 
 def _name(values: Values, line: Iterable[Place]) -> Any:

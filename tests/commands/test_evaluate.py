@@ -99,7 +99,8 @@ def test_another_folder_without_a_class_file_has_the_models_classes(
     (own / "config.yaml").write_text((own / "config.yaml").read_text().replace("holdout: 0.0", "holdout: 0.5"))
     result = fewmask("evaluate", own, "--data", other)
     assert result.code == 0, result.err
-    assert result.err.splitlines()[:2] == [
+    assert result.err.splitlines()[:3] == [
+        f"note: there is no class file: masks are read as {own / 'model.json'} says",
         "note: held out of the labeled images as validation: 1",
         f"1 val image of {other} scored",
     ]

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from fewmask.config import DataSettings
-from fewmask.data.dataset import Classes
+from fewmask.data.dataset import Classes, MaskCoding
+from fewmask.data.folder import KnownClasses
 from fewmask.data.masks import read_mask
 from fewmask.data.opening import open_dataset
 from fewmask.errors import ConfigError, DataError
@@ -223,3 +224,22 @@ def test_damaged_mask_does_not_stop_the_opening(tmp_path: Path) -> None:
 
 
 # Holdout
+
+
+@pytest.mark.parametrize(
+    ("coding", "label"),
+    [
+        (MaskCoding("index", {0: 0, 1: 1}), [0, 255]),  # a run with two classes for which 255 was ignore
+        (MaskCoding("index", {0: 0, 255: 1}, ignore=frozenset()), [0, 1]),
+    ],
+)
+def test_a_folder_without_a_class_file_is_read_as_a_run_read_its_own(tmp_path, coding, label) -> None:
+    """Its masks hold 0 and 255, from which it cannot be told which of the two it is."""
+    root = pairs(tmp_path / "data", "ab", 0, 255)
+    known = KnownClasses(Path("run/model.json"), Classes(("back", "front"), ((0, 0, 0), (9, 9, 9))), coding)
+    dataset = open_dataset(root, DataSettings(), known=known)
+    assert (dataset.classes, dataset.coding) == (known.classes, coding)
+    assert dataset.notes[0] == "there is no class file: masks are read as run/model.json says"
+    assert np.unique(read_mask(dataset.labeled[0].mask, dataset.coding)).tolist() == label
+    (root / "classes.txt").write_text("one\ntwo\n")  # its own word counts
+    assert open_dataset(root, DataSettings(), known=known).classes.names == ("one", "two")

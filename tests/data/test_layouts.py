@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from test_folder import image, names, opened, refused
 from torchvision.datasets import Cityscapes
 from torchvision.models.segmentation import DeepLabV3_ResNet50_Weights
 
@@ -15,6 +14,7 @@ from fewmask.data.dataset import Dataset
 from fewmask.data.layouts.voc import NAMES, palette_color
 from fewmask.data.masks import decode_mask, read_mask
 from fewmask.errors import ConfigError
+from tests.data.small_folders import image, names, opened, pairs, refused
 
 # VOC
 
@@ -106,6 +106,9 @@ def test_cvats_export_is_not_taken_for_voc(tmp_path: Path) -> None:
     error = refused(tmp_path, "unknown-layout")
     assert "CVAT" in error.what
     assert "masks/" in error.fix
+    pairs(tmp_path, "a", 0, 1)  # as it says, beside what is there
+    (tmp_path / "classes.txt").write_text("background\nscratch\n")
+    assert opened(tmp_path).layout == "folder"
 
 
 def test_foreground_does_not_apply_to_voc(tmp_path: Path) -> None:

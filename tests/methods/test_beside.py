@@ -12,6 +12,8 @@ import torch
 
 from fewmask.config import OptimizerSettings
 from fewmask.errors import ConfigError
+from fewmask.layers import left_out
+from fewmask.settings import resolve
 from fewmask.training.initialize import initialize_learners
 from fewmask.training.learners import check_learners, optimizer_key, optimizer_settings
 from fewmask.training.plan import describe_plan
@@ -64,39 +66,52 @@ def test_a_companions_optimizer_is_the_papers_then_the_users():
 
     usual = settings()
     assert (usual.name, usual.lr, usual.betas, usual.head_lr) == ("adamw", 1e-3, (0.9, 0.99), None)
-    assert settings("learners.discriminator.optimizer.lr=0.5").model_dump() == usual.model_dump() | {"lr": 0.5}
+    assert settings("companions.discriminator.optimizer.lr=0.5").model_dump() == usual.model_dump() | {"lr": 0.5}
     assert settings("optimizer.lr=0.5", "optimizer.momentum=0.1") == usual  # another optimizer's: the student's
-    sgd = settings("learners.discriminator.optimizer={name: sgd, lr: 0.3}")
+    sgd = settings("companions.discriminator.optimizer={name: sgd, lr: 0.3}")
     assert (sgd.name, sgd.lr, sgd.momentum) == ("sgd", 0.3, 0.9)
     config = tiny_config(Path(), method="corrected")
     assert optimizer_settings(config, ["corrector", "student_1"]) == dict.fromkeys(
         ["corrector", "student_1"], config.optimizer
     )
     key = optimizer_key(tiny_config(Path(), method="adversarial"), "discriminator", "lr", baseline=False)
-    assert key == "learners.discriminator.optimizer.lr"
+    assert key == "companions.discriminator.optimizer.lr"
 
 
 @pytest.mark.parametrize(
     ("method", "word", "message"),
     [
-        ("adversarial", "learners.discriminator.network.width=4", "discriminator has no network of its own"),
-        ("adversarial", "learners.discriminator.optimizer.rate=4", "rate"),
-        ("corrected", "learners.corrector.baseline.training.steps=4", "corrector has no baseline of its own"),
-        ("corrected", "learners.discriminator.optimizer.lr=4", "the method corrected has no learner 'discriminator'"),
+        ("adversarial", "companions.discriminator.network.width=4", "discriminator has no network of its own"),
+        ("adversarial", "companions.discriminator.optimizer.rate=4", "rate"),
+        ("corrected", "companions.corrector.baseline.training.steps=4", "corrector has no baseline of its own"),
+        (
+            "corrected",
+            "companions.discriminator.optimizer.lr=4",
+            "has no companion 'discriminator'",
+        ),
     ],
 )
 def test_settings_that_a_companion_cannot_have(method, word, message):
     with pytest.raises(ConfigError, match=message) as caught:
         check_learners(tiny_config(Path(), word, method=method))
-    assert caught.value.where.startswith("learners.")
+    assert caught.value.where.startswith("companions.")
     assert caught.value.fix
+
+
+def test_another_optimizer_of_the_run_leaves_companions_alone():
+    file = {"companions": {"discriminator": {"optimizer": {"lr": 0.5}}}, "optimizer": {"name": "sgd", "momentum": 0.5}}
+    words = ["optimizer.name=adamw", "companions.discriminator.optimizer.weight_decay=0"]
+    config = resolve({"method": "adversarial"}, file, words=words)
+    settings = optimizer_settings(config, ["discriminator"])["discriminator"]
+    assert (settings.name, settings.lr, settings.weight_decay) == ("adamw", 0.5, 0.0)
+    assert [*left_out({"method": "adversarial"}, file, {"optimizer": {"name": "adamw"}})] == ["optimizer.momentum"]
 
 
 def test_the_plan_tells_of_companions(data):
     plan = describe_plan(tiny_session(data, method="adversarial"), 0)
     assert "companion  discriminator, 0.0 M parameters; adamw, rate 0.001, poly, weight decay 0.0005\n" in plan
     assert "optimizer  sgd, rate 0.01 (head 0.02), poly, weight decay 0.0005\n" in plan
-    session = tiny_session(data, "learners.corrector.network.width=8", method="corrected")
+    session = tiny_session(data, "companions.corrector.network.width=8", method="corrected")
     assert session.method.corrector.feature_channels == 8
     assert session.method.student_1.feature_channels == 16
     plan = describe_plan(session, 0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
-from fewmask.config import Config, DataSettings
+from fewmask.config import Config, DataSettings, TrainingSettings
 from fewmask.data.check import check_folder
 from fewmask.data.dataset import Sample
 from fewmask.data.opening import open_dataset
@@ -103,6 +103,18 @@ def test_warnings_of_one_kind_are_told_three_times_and_counted(root: Path) -> No
     load_data(config_of(root), heard := Heard())
     assert [line.partition(": ")[0] for line in heard.warnings] == ["extra-mask"] * 4
     assert [line.partition(": ")[2] for line in heard.warnings][-1] == "… and 2 more"
+
+
+def test_data_that_are_refused_leave_nothing_where_they_would_have_been_mapped(root: Path, tmp_path: Path) -> None:
+    out, mapped = tmp_path / "run", TrainingSettings(host_share=0)
+    config = config_of(root).model_copy(update={"training": mapped})
+    _, stores = load_data(config, Heard(), cache=out)
+    assert stores.host.is_mapped(stores.labeled.values)
+    assert not out.exists()
+    write_mask(root / "masks/b.png", blocks((10, 10)))
+    with pytest.raises(DataError, match="size differs"):
+        load_data(config, Heard(), cache=out)
+    assert not out.exists()
 
 
 def test_splits_that_are_not_there_have_no_store(root: Path) -> None:

@@ -15,8 +15,9 @@ import torch
 from fewmask.cli import print_json
 from fewmask.config import Config, DataSettings
 from fewmask.console import ConsoleObserver, plain_console
-from fewmask.data.classes import DeclaredClasses
+from fewmask.data.check_report import counted
 from fewmask.data.dataset import Dataset, Sample
+from fewmask.data.folder import KnownClasses
 from fewmask.data.opening import open_dataset
 from fewmask.data.problem import DataProblem
 from fewmask.data.store import load_hidden_masks, load_images, load_masks
@@ -48,7 +49,7 @@ def run_evaluate(run: Path, *, data: Path | None, split: str, as_json: bool, dev
         scores = _score(folder, config, truth, device, observer)
         content = evaluation_json(scores, selected=card.predictor, selected_on=card.selected_on, split=split)
         content |= {"left_out": truth.left_out} if split == "unlabeled" else {}
-        observer.say(f"{_counted(len(truth.images), split)} of {root} scored")
+        observer.say(f"{counted(len(truth.images), f'{split} image')} of {root} scored")
         _write(folder, _file_name(data, root, split), content, observer)
         ships = f"was chosen on {card.selected_on}" if card.selected_on else "was not chosen on held-out labels"
         observer.say(f"{card.predictor} is what ships; it {ships}")
@@ -85,19 +86,15 @@ def _read(folder: RunFolder, config: Config, root: Path, split: str) -> Dataset:
 
 
 def _read_other(folder: RunFolder, config: Config, root: Path, split: str, card: ModelCard) -> Dataset:
-    """Another folder, of whose images the run's choice of labels says nothing; without a class file it has the model's
-    classes, as its masks may show only some of them."""
+    """Another folder, of whose images the run's choice of labels says nothing; without a class file its masks are read
+    as the run read its own, as they may show only some of the classes."""
     settings = config.data if split == "unlabeled" else _unchosen(config.data)
-    known = DeclaredClasses(folder.path / "model.json", card.classes.names, card.classes.colors)
+    known = KnownClasses(folder.path / "model.json", card.classes, card.coding) if card.coding else None
     return open_dataset(root, settings, config.seed, known=known)
 
 
 def _unchosen(settings: DataSettings) -> DataSettings:
     return settings.model_copy(update={"labels": None, "split": None})
-
-
-def _counted(number: int, split: str) -> str:
-    return f"{number} {split} image" if number == 1 else f"{number} {split} images"
 
 
 def _samples(dataset: Dataset, split: str) -> list[Sample]:

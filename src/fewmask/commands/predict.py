@@ -126,7 +126,8 @@ def run_predict(
     _make_folder(out)
     remarks = Remarks()
     with ConsoleObserver() as observer:
-        segmenter = replace(segmenter, progress=lambda done, total: observer.advance("tiles", done, total))
+        if observer.live or len(jobs) == 1:  # of many images, lines count these
+            segmenter = replace(segmenter, progress=partial(observer.advance, "tiles"))
         done = 0
         for photos in segmenter.groups(_readable(jobs, segmenter, remarks)):
             for photo, answer in _answers(segmenter, photos, remarks.failures):

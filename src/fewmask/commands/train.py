@@ -55,6 +55,7 @@ def _from_anywhere(config: Config) -> Config:
         "network": config.network.model_copy(update=_found_weights({"pretrained": config.network.pretrained})),
         "baseline": _found_weights(config.baseline),
         "learners": _found_weights(config.learners),
+        "companions": _found_weights(config.companions),
     }
     return config.model_copy(update=parts)
 

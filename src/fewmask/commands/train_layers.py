@@ -23,7 +23,7 @@ from fewmask.settings import preset as read_preset
 from fewmask.training.learners import check_learners
 from fewmask.training.run_folder import RunFolder
 
-_OF_A_METHOD = ("settings.", "baseline.", "learners.")
+_OF_A_METHOD = ("settings.", "baseline.", "learners.", "companions.")
 
 
 def spoken_layers(
@@ -83,9 +83,10 @@ def for_method(values: dict[str, Any], method: str) -> dict[str, Any]:
     own = resolve(values)  # what is wrong for its own method must not get lost here
     check_learners(own)
     read_method_settings(own.method, own.settings)
-    kind, values = method_class(method), values | {"method": method}
-    known = (*kind.learners, *kind.companions)
-    learners = {name: each for name, each in values.get("learners", {}).items() if name in known}
+    kind = method_class(method)
+    companions = {name: each for name, each in values.get("companions", {}).items() if name in kind.companions}
+    values = values | {"method": method, "companions": companions}
+    learners = {name: each for name, each in values.get("learners", {}).items() if name in kind.learners}
     if kind.needs_baseline:
         return values | {"settings": {}, "learners": learners}
     learners = {name: {key: each[key] for key in each if key != "baseline"} for name, each in learners.items()}

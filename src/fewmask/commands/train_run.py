@@ -9,13 +9,15 @@ from pathlib import Path
 
 from fewmask.config import WEIGHT_WORDS, Config, NetworkSettings
 from fewmask.console import ConsoleObserver
-from fewmask.errors import ConfigError
+from fewmask.data.check_report import counted
+from fewmask.errors import ConfigError, FewmaskError
 from fewmask.methods.table import method_class
 from fewmask.networks.timm_bodies import check_backbone
 from fewmask.networks.weights import read_weights
 from fewmask.report.tables import scores_table
 from fewmask.training.distributed import launched_world
 from fewmask.training.learners import baseline_config, learner_config
+from fewmask.training.model_file import load_card
 from fewmask.training.observer import Observer
 from fewmask.training.run import Outcome, run_training
 from fewmask.training.run_folder import RunFolder
@@ -60,8 +62,9 @@ def run_watched(
 def _require_networks(config: Config, *, starts: bool) -> None:
     """What can be known of them before the data are read, which may take minutes."""
     kind = method_class(config.method)
-    for name in kind.learners:
-        _require_network(learner_config(config, name).network, name if name in config.learners else None)
+    for name in (*kind.learners, *(name for name, each in kind.companions.items() if each.built)):
+        own = name in config.learners or name in config.companions
+        _require_network(learner_config(config, name).network, name if own else None)
     for name in kind.learners if kind.needs_baseline and not starts else ():
         _require_network(baseline_config(config, name, config.seed).network)
 
@@ -102,7 +105,8 @@ def _report(outcome: Outcome, observer: ConsoleObserver) -> None:
         observer.say(f"nothing was scored, there are no held-out labels: {outcome.selected} ships")
     pace = outcome.pace
     if pace.steps:
-        observer.say(f"{pace.steps} steps in {pace.seconds:.0f} s ({1000 * pace.seconds / pace.steps:.0f} ms per step)")
+        steps, each = counted(pace.steps, "step"), 1000 * pace.seconds / pace.steps
+        observer.say(f"{steps} in {pace.seconds:.0f} s ({each:.0f} ms per step)")
     observer.say(f"model: {outcome.folder.path / 'model.safetensors'}   report: {page}")
     observer.say(f"next: fewmask predict {shlex.quote(str(outcome.folder.path))} IMAGES --out predictions")
 
@@ -125,10 +129,18 @@ def _gains(outcome: Outcome) -> Iterator[str]:
 
 
 def _former_score(former: RunFolder, folder: RunFolder) -> float | None:
-    """None where that run was not scored, or on other images."""
-    if not (former.evaluation.is_file() and former.split.is_file()):
+    """None where that run was not scored, or not as this one was."""
+    try:
+        comparable = _scoring(former) == _scoring(folder)
+        found = former.read_json(former.evaluation.name)
+        score: float | None = found["networks"][found["selected"]]["miou"]
+    except (FewmaskError, ValueError, KeyError, TypeError):  # files of another version, or edited ones
         return None
-    val = [each.read_json(each.split.name)["val"]["sha256"] for each in (former, folder)]
-    found = former.read_json(former.evaluation.name)
-    score: float | None = found["networks"][found["selected"]]["miou"]
-    return score if val[0] == val[1] else None
+    return score if comparable else None
+
+
+def _scoring(run: RunFolder) -> tuple[object, ...]:
+    """What scores depend on beside the networks."""
+    config, card = run.read_config(), load_card(run.path)
+    val = run.read_json(run.split.name)["val"]
+    return config.data.root, config.data.resize, config.evaluation, card.classes.names, card.coding, val["sha256"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,7 @@ def _findings(
     yield from split_findings(dataset)
     mistyped = list(foreground_findings(root, dataset, facts, foreground))
     yield from mistyped  # first, as training shows the first error, and others may follow from this one
-    yield from chain.from_iterable(pair_findings(root, item, dataset.coding) for item in facts)
+    yield from pair_findings(root, facts, dataset.coding)
     yield from channel_findings(root, facts)
     yield from range_findings(facts)
     yield from duplicate_findings(root, facts)

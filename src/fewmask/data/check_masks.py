@@ -17,6 +17,7 @@ _SHOWN = 6  # strange values named in a message
 _EDGE_VALUES = 4  # resampling leaves at least so many different strangers
 _EDGE_SHARE = 0.8  # of them, so many touch a valid pixel
 _BLEND = 2  # how far rounding moves a blended color off the line between two
+_MOST_BLENDS = 2048  # different strangers; a photo has many more
 _VALUES_FIX = "correct the mask, add the class to classes.txt or classes.yaml, or name the value with --ignore"
 _COLORS_FIX = "correct the mask, or add the color to classes.yaml, for a class or under `ignore`"
 
@@ -30,7 +31,7 @@ class MaskValues:
     class_pixels: dict[int, int]  # class (or IGNORE) -> pixels
     strangers: dict[int, int]  # numbers that are neither a class nor ignore -> pixels
     soft: bool  # the strangers look like resampled edges
-    palette: Mapping[int, Color] = field(default_factory=dict)  # of the values that stand for classes
+    palette: Mapping[int, Color] = field(default_factory=dict)  # value that stands for a class -> color in the file
 
     @property
     def only_ignore(self) -> bool:
@@ -50,10 +51,11 @@ def mask_values(raw: np.ndarray, coding: MaskCoding, header: Header, palette: Se
         else:
             strangers[value] = count
     soft = len(strangers) >= _EDGE_VALUES and (
-        _along_edges(np.isin(numbers, list(strangers))) or (coding.kind == "color" and _blended(strangers, coding))
+        _along_edges(np.isin(numbers, list(strangers)))
+        or (coding.kind == "color" and _blended(strangers, coding) and not _solid(numbers, strangers))
     )
+    colors = {value: palette[value] for value in coding.lookup if value < len(palette)}
     found = frozenset(values.tolist())
-    colors = {value: palette[value] for value in found & coding.lookup.keys() if value < len(palette)}
     return MaskValues(header, found, class_pixels, strangers, soft, colors if coding.kind == "index" else {})
 
 
@@ -64,7 +66,8 @@ def value_finding(mask: MaskValues, coding: MaskCoding, path: str) -> Finding | 
     pixels, valid = sum(mask.strangers.values()), valid_text(coding)
     if mask.soft:
         shown = _listed(list(mask.strangers), coding)
-        message = f"{pixels} pixels hold values in between ({shown}), nearly all along edges; valid: {valid}"
+        where = "between two colors" if coding.kind == "color" else "nearly all along edges"
+        message = f"{pixels} pixels hold values in between ({shown}), {where}; valid: {valid}"
         fix = "export the mask again without smoothing; if you resize it, use nearest neighbor; save as PNG"
         return Finding("gray-edges", path, message, fix)
     shown = _listed(list(mask.strangers), coding, mask.strangers)
@@ -122,6 +125,8 @@ def _along_edges(strange: np.ndarray) -> bool:
 
 def _blended(strangers: dict[int, int], coding: MaskCoding) -> bool:
     """Whether nearly all strange pixels are mixtures of two known colors, as in marks too thin to have an inside."""
+    if len(strangers) > _MOST_BLENDS:
+        return False
     known = np.array([*{*coding.color_lookup, *coding.ignore_colors}], dtype=float)  # [K, 3]
     colors = np.array([_color(value) for value in strangers], dtype=float)  # [S, 3]
     distance = np.full(len(colors), np.inf)
@@ -132,6 +137,16 @@ def _blended(strangers: dict[int, int], coding: MaskCoding) -> bool:
             distance = np.minimum(distance, np.abs(colors - one - share[:, None] * way).max(axis=1))
     pixels = np.array([*strangers.values()])
     return bool(pixels[distance <= _BLEND].sum() >= _EDGE_SHARE * pixels.sum())
+
+
+def _solid(numbers: np.ndarray, strangers: dict[int, int]) -> bool:
+    """Whether strange pixels form areas of one color, which smoothing does not, [H, W] numbers."""
+    same = np.ones_like(numbers, dtype=bool)
+    for axis in (0, 1):
+        for side in (1, -1):
+            same &= np.roll(numbers, side, axis) == numbers
+    inside = int((same & np.isin(numbers, list(strangers))).sum())
+    return inside > (1 - _EDGE_SHARE) * sum(strangers.values())
 
 
 def _color(value: int) -> tuple[int, int, int]:

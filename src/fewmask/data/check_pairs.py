@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Container, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from fewmask.data.check_files import SampleFacts
@@ -17,8 +19,20 @@ _MASK_WORDS = ("mask", "label", "labels", "seg", "gt", "segmentation")
 _MASK_ENDINGS = tuple(f"{mark}{word}" for word in _MASK_WORDS for mark in "_-.")
 
 
-def pair_findings(root: Path, facts: SampleFacts, coding: MaskCoding) -> Iterator[tuple[Level, Finding]]:
-    """What is wrong with one sample. The hidden truth of an unlabeled image can only give warnings."""
+def pair_findings(root: Path, facts: Iterable[SampleFacts], coding: MaskCoding) -> Iterator[tuple[Level, Finding]]:
+    """What is wrong with each sample. The hidden truth of an unlabeled image can only give warnings."""
+    names = cache(_names)  # read once, however many masks are missing
+    for item in facts:
+        yield from _findings(root, item, coding, names)
+
+
+def _names(folder: Path) -> frozenset[str]:
+    return frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
+
+
+def _findings(
+    root: Path, facts: SampleFacts, coding: MaskCoding, names: Callable[[Path], Container[str]]
+) -> Iterator[tuple[Level, Finding]]:
     sample = facts.sample
     if not is_text(sample.name):
         yield "error", _bad_name(relative(root, sample.image))
@@ -29,7 +43,7 @@ def pair_findings(root: Path, facts: SampleFacts, coding: MaskCoding) -> Iterato
         yield "warning", remark
     if sample.mask is None:
         if facts.split != "unlabeled":
-            yield "error", _missing_mask(root, sample.image)
+            yield "error", _missing_mask(root, sample.image, names)
         return
     if facts.mask is None:
         return
@@ -48,23 +62,23 @@ def _bad_name(path: str) -> Finding:
     return Finding("bad-name", path, "the file's name is not UTF-8, so it cannot be written to a run's records", fix)
 
 
-def _missing_mask(root: Path, image: Path) -> Finding:
+def _missing_mask(root: Path, image: Path, names: Callable[[Path], Container[str]]) -> Finding:
     path = relative(root, image)
     parts = Path(path).with_suffix(".png").parts
     own = Path(*("masks" if part == "images" else part for part in parts))
     if "images" not in parts:
         fix = "add its mask to those of the other images"
-    elif (other := _other_name(root, own)) is not None:
+    elif (other := _other_name(own, names(root / own.parent))) is not None:
         fix = f"rename {other.as_posix()} to {other.with_stem(own.stem).name}, if it is the mask"
     else:
         fix = f"add {own.as_posix()}, or move the image to unlabeled/"
     return Finding("missing-mask", path, "the image has no mask", fix)
 
 
-def _other_name(root: Path, own: Path) -> Path | None:
+def _other_name(own: Path, there: Container[str]) -> Path | None:
     """A mask that is there under a name that labeling tools give, such as photo_1_mask.png."""
     names = (own.with_name(f"{own.stem}{end}{suffix}") for end in _MASK_ENDINGS for suffix in _MASK_SUFFIXES)
-    return next((name for name in names if (root / name).is_file()), None)
+    return next((name for name in names if name.name in there), None)
 
 
 def _empty_mask(path: str, split: str) -> Finding:

@@ -112,10 +112,10 @@ def render(report: Report) -> str:
 
 
 def _verdict(report: Report) -> str:
-    return "trainable" if report.trainable else f"not trainable: {_count(len(report.errors), 'error')}"
+    return "trainable" if report.trainable else f"not trainable: {counted(len(report.errors), 'error')}"
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -143,9 +143,9 @@ def _dataset_lines(dataset: dict[str, Any]) -> list[str]:
         low, middle, high = (f"{width[key]}x{height[key]}" for key in ("min", "median", "max"))
         lines.append(f"width x height: smallest {low}, median {middle}, largest {high}")
         lines.append(
-            f"the network takes {_count(dataset['channels'], 'channel')}; most images are {dataset['depth']}-bit"
+            f"the network takes {counted(dataset['channels'], 'channel')}; most images are {dataset['depth']}-bit"
         )
     for entry in dataset["classes"]:
-        share, count = entry["pixel_share"], _count(entry["images"], "labeled image")
+        share, count = entry["pixel_share"], counted(entry["images"], "labeled image")
         lines.append(f"  {entry['name']}: {100 * share:.2f} % of the labeled pixels, in {count}")
     return [*lines, *(f"note: {note}" for note in dataset["notes"]), ""]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fewmask.data.check_files import SampleFacts
 from fewmask.data.check_report import Finding, Level
 from fewmask.data.classes import default_colors
-from fewmask.data.dataset import Dataset
+from fewmask.data.dataset import Color, Dataset
 from fewmask.data.paths import relative
 from fewmask.labels import IGNORE
 
@@ -153,24 +153,35 @@ def foreground_findings(root: Path, dataset: Dataset, facts: Sequence[SampleFact
 
 
 def palette_findings(root: Path, dataset: Dataset, facts: Sequence[SampleFacts]) -> Findings:
-    """Labeling tools number classes in an order of their own; where the colors tell that it is another one, say so."""
-    names, colors = dataset.classes.names, dataset.classes.colors
-    if dataset.coding.kind != "index" or colors == default_colors(len(names)):  # nobody has declared any
+    """Labeling tools number classes in an order of their own; where the colors tell that it is another one, say so.
+
+    Files with one palette are judged together: a single color may be in the class file by chance.
+    """
+    colors = dataset.classes.colors
+    if dataset.coding.kind != "index" or colors == default_colors(len(colors)):  # nobody has declared any
         return
+    alike: dict[tuple[tuple[int, Color], ...], list[SampleFacts]] = {}
     for item in facts:
-        shown = item.mask.palette if item.mask is not None else {}
-        if not set(shown.values()) <= set(colors):
-            continue
-        meant = {value: colors.index(color) for value, color in shown.items()}
-        wrong = [value for value in sorted(meant) if meant[value] != dataset.coding.lookup[value]]
-        if wrong and item.sample.mask is not None:
-            value = wrong[0]
-            message = (
-                f"value {value} has the color of `{names[meant[value]]}` in its palette, and is the class "
-                f"`{names[dataset.coding.lookup[value]]}` by its place in the class file"
-            )
+        if item.mask is not None and item.mask.palette:
+            alike.setdefault(tuple(item.mask.palette.items()), []).append(item)
+    for palette, items in alike.items():
+        used = frozenset[int]().union(*(item.mask.values for item in items if item.mask is not None))
+        shown = {value: color for value, color in palette if value in used}
+        if len(shown) > 1 and set(shown.values()) <= set(colors) and (wrong := _misplaced(dataset, shown)):
+            level: Level = "warning" if all(item.split == "unlabeled" for item in items) else "error"
+            first = next(item for item in items if level == "warning" or item.split != "unlabeled")
             fix = "classes in the order in which the masks number them; or no colors, if the order is right as it is"
-            yield "error", Finding("palette-order", relative(root, item.sample.mask), message, fix)
+            yield level, Finding("palette-order", relative(root, first.sample.mask or root), wrong, fix)
+
+
+def _misplaced(dataset: Dataset, shown: Mapping[int, Color]) -> str:
+    """What is wrong with the first value whose color belongs to another class; nothing if none is."""
+    names, colors, lookup = dataset.classes.names, dataset.classes.colors, dataset.coding.lookup
+    for value, color in sorted(shown.items()):
+        if colors[lookup[value]] != color:
+            meant, read = names[colors.index(color)], names[lookup[value]]
+            return f"value {value} has the palette's color of `{meant}`, and in the class file its place is `{read}`"
+    return ""
 
 
 def most_common(values: Sequence[int]) -> int:

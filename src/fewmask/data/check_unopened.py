@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 from fewmask.data.check_files import Examination, problem
@@ -39,5 +38,5 @@ def _file_findings(root: Path, max_pixels: int) -> Iterator[tuple[Level, Finding
         return
     splits = {"labeled": listing.labeled, "unlabeled": listing.unlabeled, "val": listing.val, "test": listing.test}
     facts = Examination(root, _BINARY, max_pixels)(splits)
-    yield from chain.from_iterable(pair_findings(root, item, _BINARY) for item in facts)
+    yield from pair_findings(root, facts, _BINARY)
     yield from stray_findings(root, listing)

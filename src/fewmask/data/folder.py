@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fewmask.config import DataSettings
-from fewmask.data.classes import DeclaredClasses, read_classes
+from fewmask.data.classes import read_classes
 from fewmask.data.coding import decide_coding
 from fewmask.data.dataset import Classes, Dataset, MaskCoding, Sample
 from fewmask.data.paths import one_spelling, relative
@@ -64,11 +64,20 @@ def read_folder(root: Path) -> Dataset:
     return Dataset(root, "folder", Classes((), ()), MaskCoding("index"), *parts, notes)
 
 
+@dataclass(frozen=True)
+class KnownClasses:
+    """Classes and the coding of masks, for a folder that does not say."""
+
+    source: Path
+    classes: Classes
+    coding: MaskCoding
+
+
 def with_classes(
     dataset: Dataset,
     settings: DataSettings,
     shown: Collection[str] | None = None,
-    known: DeclaredClasses | None = None,
+    known: KnownClasses | None = None,
 ) -> Dataset:
     """A folder data set with what its class file and the masks of labeled, val and test images say of its classes.
 
@@ -76,7 +85,10 @@ def with_classes(
     the masks of the others were hidden from the run whose classes are wanted.
     """
     labeled = [sample for sample in dataset.labeled if shown is None or sample.name in shown]
-    declared = read_classes(dataset.root) or known
+    declared = read_classes(dataset.root)
+    if declared is None and known is not None:
+        note = f"there is no class file: masks are read as {known.source} says"
+        return replace(dataset, classes=known.classes, coding=known.coding, notes=(note, *dataset.notes))
     classes, coding, notes = decide_coding(labeled, dataset.val + dataset.test, declared, settings, dataset.root)
     return replace(dataset, classes=classes, coding=coding, notes=notes + dataset.notes)
 

@@ -68,13 +68,16 @@ class HostMemory:
 
 
 def _mapped_file(folder: Path, size: int, name: str) -> mmap.mmap:
-    """The disk space is taken at once: a disk that fills up later would kill the process."""
+    """The disk space is taken at once: a disk that fills up later would kill the process.
+
+    Where the folder is still to be made, its parent serves as well: the file has no name, and nothing else may come.
+    """
+    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(folder).free
+        free = shutil.disk_usage(there).free
         if free < size:
             raise _no_room(f"{name} take {_gib(size)}, and the disk has {_gib(free)} left", folder)
-        with tempfile.TemporaryFile(dir=folder) as file:
+        with tempfile.TemporaryFile(dir=there) as file:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, size)
             else:

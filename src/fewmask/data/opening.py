@@ -8,10 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 from fewmask.config import DataSettings
-from fewmask.data.classes import DeclaredClasses
 from fewmask.data.coding import with_ignored
 from fewmask.data.dataset import Dataset, Sample
-from fewmask.data.folder import TREE, is_folder, read_folder, with_classes
+from fewmask.data.folder import TREE, KnownClasses, is_folder, read_folder, with_classes
 from fewmask.data.layouts import camvid, cityscapes, voc
 from fewmask.data.paths import outside_root, relative
 from fewmask.data.problem import DataProblem
@@ -29,12 +28,12 @@ def open_dataset(
     seed: int = 0,
     *,
     shown: Collection[str] | None = None,
-    known: DeclaredClasses | None = None,
+    known: KnownClasses | None = None,
 ) -> Dataset:
     """The data set in a folder, with the labeled images that the settings ask for; names and paths, no pixels.
 
-    `shown` names the labeled images whose masks may say which classes there are, where not all may; `known` are the
-    classes where the folder declares none and they are not to be found in its masks.
+    `shown` names the labeled images whose masks may say which classes there are, where not all may; `known` says
+    what a folder's masks mean that has no class file, where they are not to be asked themselves.
     """
     root = _existing(Path(root))
     dataset = read_layout(root, settings)

@@ -44,8 +44,8 @@ class BuildNetwork(Protocol):
 class Companion:
     """What trains beside the learners under an optimizer of its own, such as a discriminator; it is never scored.
 
-    `learners.NAME.optimizer` changes its optimizer, and `learners.NAME.network` the network that the method has built
-    for it under its name, where it is `built`.
+    `companions.NAME.optimizer` changes its optimizer, and `companions.NAME.network` the network that the method has
+    built for it under its name, where it is `built`.
     """
 
     optimizer: Mapping[str, Any] = field(default_factory=dict)  # what the paper sets; the rest is the run's

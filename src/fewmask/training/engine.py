@@ -105,7 +105,8 @@ class Engine:
 
     def _serve(self, request: Update | Reduce | Measure | Lane | Join) -> Tensor | None:
         """Run on the lane that asked."""
-        assert torch.is_grad_enabled(), "a yield inside torch.no_grad() would take the gradients of what follows"
+        if not torch.is_grad_enabled():
+            raise RuntimeError("a yield inside torch.no_grad() would take the gradients of what follows")
         if isinstance(request, Reduce):
             return self.world.sum(request.tensor)
         if isinstance(request, Update):

@@ -12,7 +12,15 @@ from fewmask.methods.method import Companion, Method
 from fewmask.methods.table import method_class, read_method_settings
 from fewmask.settings import SectionType, read_section, resolve
 
-_RUNS_OWN = ("preset", "method", "data", "baseline", "learners", "seed")  # a baseline has these from its run
+_RUNS_OWN = (
+    "preset",
+    "method",
+    "data",
+    "baseline",
+    "learners",
+    "companions",
+    "seed",
+)  # a baseline has these from its run
 
 
 def learner_config(config: Config, learner: str) -> Config:
@@ -21,7 +29,7 @@ def learner_config(config: Config, learner: str) -> Config:
     A part that names another backbone, or another optimizer, starts from the defaults instead of the run's settings:
     weight files and options belong to one backbone, rates to one optimizer.
     """
-    own, where = _own(config, learner), f"learners.{learner}"
+    own, where = _own(config, learner), _place(config, learner)
     parts = {
         "network": _joined(config.network, own.network, "backbone", f"{where}.network"),
         "optimizer": _joined(config.optimizer, own.optimizer, "name", f"{where}.optimizer"),
@@ -44,7 +52,7 @@ def _companion_optimizer(config: Config, name: str, companion: Companion) -> Opt
     """The run's settings, then what the paper says of it, then what the user says."""
     usual = config.optimizer if companion.built else config.optimizer.model_copy(update={"head_lr": None})
     own = _joined(usual, companion.optimizer, "name", f"companion {name}")
-    return _joined(own, _own(config, name).optimizer, "name", f"learners.{name}.optimizer")
+    return _joined(own, _own(config, name).optimizer, "name", f"companions.{name}.optimizer")
 
 
 def optimizer_key(config: Config, learner: str, key: str, *, baseline: bool) -> str:
@@ -52,11 +60,12 @@ def optimizer_key(config: Config, learner: str, key: str, *, baseline: bool) -> 
 
     It is the learner's own where that says something of it, or names an optimizer, since this would win over others.
     """
+    if learner in method_class(config.method).companions:
+        return f"companions.{learner}.optimizer.{key}"
     own = _own(config, learner)
     spoken = [own.optimizer, *([own.baseline.get("optimizer", {})] if baseline else [])]
     section = "baseline.optimizer" if baseline else "optimizer"
     owned = any(key in each or "name" in each for each in spoken)
-    owned = owned or learner in method_class(config.method).companions
     return f"learners.{learner}.{section}.{key}" if owned else f"{section}.{key}"
 
 
@@ -66,7 +75,7 @@ def baseline_config(config: Config, learner: str, seed: int) -> Config:
     Later ones win: what is said for one learner is meant more than what is said for all.
     """
     values = config.model_dump(mode="json")
-    values |= {"method": "supervised", "settings": {}, "seed": seed, "baseline": {}, "learners": {}}
+    values |= {"method": "supervised", "settings": {}, "seed": seed, "baseline": {}, "learners": {}, "companions": {}}
     shared = resolve(values, config.baseline, where="baseline").model_copy(update={"learners": config.learners})
     own = learner_config(shared, learner).model_copy(update={"learners": {}})
     return read_section(
@@ -89,14 +98,16 @@ def baseline_groups(config: Config, method: Method) -> list[tuple[str, ...]]:
 def check_learners(config: Config) -> None:
     """Learners that the method does not have, and settings that there are not, before anything is built or written."""
     kind = method_class(config.method)
-    for name in config.learners:
-        if name not in (*kind.learners, *kind.companions):
-            what = f"the method {config.method} has no learner {name!r}"
-            raise ConfigError(what, where=f"learners.{name}", fix=", ".join([*kind.learners, *kind.companions]))
+    for section, there in (("learners", kind.learners), ("companions", kind.companions)):
+        for name in getattr(config, section):
+            if name not in there:
+                what = f"the method {config.method} has no {section[:-1]} {name!r}"
+                fix = ", ".join(there) or f"nothing: it has no {section}"
+                raise ConfigError(what, where=f"{section}.{name}", fix=fix)
     for name, companion in kind.companions.items():
         _check_companion(config, name, companion)
     _check_baseline(config.baseline, "baseline")
-    for name in kind.learners if kind.needs_baseline else config.learners.keys() - kind.companions.keys():
+    for name in kind.learners if kind.needs_baseline else config.learners:
         _check_baseline(_own(config, name).baseline, f"learners.{name}.baseline")
         baseline = baseline_config(config, name, config.seed)
         read_method_settings(baseline.method, baseline.settings)
@@ -105,10 +116,10 @@ def check_learners(config: Config) -> None:
 def _check_companion(config: Config, name: str, companion: Companion) -> None:
     """It starts from no baseline, and may be no network that settings could change."""
     allowed = ("optimizer", "network") if companion.built else ("optimizer",)
-    for section in config.learners.get(name, {}):
+    for section in config.companions.get(name, {}):
         if section not in allowed:
             what = f"{name} has no {section} of its own"
-            raise ConfigError(what, where=f"learners.{name}.{section}", fix=" or ".join(allowed))
+            raise ConfigError(what, where=f"companions.{name}.{section}", fix=" or ".join(allowed))
     optimizer_settings(config, [name])  # what is wrong in it is said now
 
 
@@ -119,8 +130,14 @@ def _check_baseline(section: Mapping[str, Any], where: str) -> None:
             raise ConfigError(what, where=where, fix=f"{where} without {key}")
 
 
-def _own(config: Config, learner: str) -> LearnerSettings:
-    return read_section(LearnerSettings, config.learners.get(learner, {}), where=f"learners.{learner}")
+def _own(config: Config, name: str) -> LearnerSettings:
+    """A learner's, or a companion's."""
+    values = config.companions.get(name) or config.learners.get(name, {})
+    return read_section(LearnerSettings, values, where=_place(config, name))
+
+
+def _place(config: Config, name: str) -> str:
+    return f"companions.{name}" if name in config.companions else f"learners.{name}"
 
 
 def _joined(section: SectionType, own: Mapping[str, Any], kind: str, where: str) -> SectionType:

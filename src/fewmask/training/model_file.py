@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from fewmask.config import NetworkSettings
-from fewmask.data.dataset import Classes
+from fewmask.data.dataset import Classes, MaskCoding
 from fewmask.errors import CheckpointError
 from fewmask.networks.build import build_network
 from fewmask.networks.segmentation import SegmentationNetwork
@@ -34,6 +34,7 @@ class ModelCard:
     miou: float | None
     method: str
     resize: tuple[int, int] | None = None  # height and width that images had been resized to before training
+    coding: MaskCoding | None = None  # how the run read its masks; older cards do not say
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -48,8 +49,29 @@ class ModelCard:
                 {"name": name, "color": list(color)}
                 for name, color in zip(self.classes.names, self.classes.colors, strict=True)
             ],
+            "masks": _coding_json(self.coding) if self.coding else None,
             "network": self.network.model_dump(mode="json"),
         }
+
+
+def _coding_json(coding: MaskCoding) -> dict[str, Any]:
+    return {
+        "kind": coding.kind,
+        "values": [list(pair) for pair in coding.lookup.items()],
+        "colors": [[list(color), label] for color, label in coding.color_lookup.items()],
+        "ignore": sorted(coding.ignore),
+        "ignore_colors": [list(color) for color in sorted(coding.ignore_colors)],
+    }
+
+
+def _coding(content: dict[str, Any]) -> MaskCoding:
+    return MaskCoding(
+        content["kind"],
+        dict(map(tuple, content["values"])),
+        {tuple(color): label for color, label in content["colors"]},
+        frozenset(content["ignore"]),
+        frozenset(map(tuple, content["ignore_colors"])),
+    )
 
 
 def save_model(folder: Path, network: SegmentationNetwork, card: ModelCard) -> None:
@@ -79,7 +101,8 @@ def _card(content: dict[str, Any], path: Path) -> ModelCard:
     network = read_section(NetworkSettings, content["network"], where=str(path))
     plain = {key: content[key] for key in ("channels", "predictor", "selected_on", "miou", "method")}
     resize = tuple(content["resize"]) if content.get("resize") else None
-    return ModelCard(network=network, classes=classes, resize=resize, **plain)
+    coding = _coding(content["masks"]) if content.get("masks") else None
+    return ModelCard(network=network, classes=classes, resize=resize, coding=coding, **plain)
 
 
 def empty_network(card: ModelCard) -> SegmentationNetwork:

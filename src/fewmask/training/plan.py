@@ -63,7 +63,8 @@ def _views_row(session: Session) -> tuple[str, str]:
 
 
 def _own_notes(session: Session) -> Iterator[str]:
-    if any(network.weights.source == DRAWN for network in session.method.networks().values()):
+    networks = session.method.networks().items()
+    if any(each.weights.source == DRAWN for name, each in networks if name not in session.method.companions):
         yield "weights start at random; network.pretrained=hub downloads ImageNet's, which helps where masks are few"
     if not session.dataset.val:
         yield f"without held-out labels {session.method.predictors[0]} ships, as it is at the last step"

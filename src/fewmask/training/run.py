@@ -262,6 +262,7 @@ def _ship(session: Session, folder: RunFolder, scores: Mapping[str, Scores]) -> 
             miou=scores[selected].miou if best else None,
             method=session.config.method,
             resize=session.config.data.resize,
+            coding=session.dataset.coding,
         )
         save_model(folder.path, session.method.networks()[selected], card)
     return selected, chosen_on

@@ -240,7 +240,7 @@ def build_method(config: Config, dataset: Dataset, stores: Stores, saved: bool) 
         try:
             network = build_network(settings, seed=seed, **shape)
         except ConfigError as error:
-            if learner not in config.learners:
+            if learner not in config.learners and learner not in config.companions:
                 raise
             raise ConfigError(error.what, where=f"{error.where} of {learner}", fix=error.fix) from None
         if saved:

@@ -63,7 +63,8 @@ def _label_notes(dataset: Dataset, run: Path) -> Iterator[str]:
         names = _seen(dataset, split, part)
         if names:
             shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-            what = f"{run} learned from the labels of {len(names)} images that are {where}: {shown}"
+            images = "1 image that is" if len(names) == 1 else f"{len(names)} images that are"
+            what = f"{run} learned from the labels of {images} {where}: {shown}"
             yield f"{what}; results here are not those of {len(dataset.labeled)} labels"
 
 

@@ -30,8 +30,10 @@ def find(root: Path) -> Path | None:
     for folder in (root, root / "VOC2012", root / "VOCdevkit/VOC2012"):
         masks = (folder / "SegmentationClass").is_dir() or (folder / "SegmentationClassAug").is_dir()
         if masks and (folder / "JPEGImages").is_dir() and (folder / "ImageSets/Segmentation").is_dir():
-            _refuse_cvat(folder)
-            return folder
+            if not (folder / "labelmap.txt").is_file():
+                return folder
+            if not (folder / "images").is_dir():  # else what is needed was copied beside it
+                raise _of_cvat(folder)
     if _sbd_folder(root):
         what = "this is SBD in its own form: MATLAB files in cls/"
         fix = "VOC2012 with every GTcls.Segmentation (scipy.io.loadmat) saved as a PNG in SegmentationClassAug/"
@@ -70,11 +72,10 @@ def _sample(root: Path, name: str) -> Sample:
     return Sample(name, root / "JPEGImages" / f"{name}.jpg", next((mask for mask in masks if mask.exists()), None))
 
 
-def _refuse_cvat(folder: Path) -> None:
-    if (folder / "labelmap.txt").is_file():
-        what = "this is CVAT's export, which is laid out like VOC but has classes of its own, in labelmap.txt"
-        fix = "JPEGImages/ as images/, SegmentationClass/ as masks/, classes.yaml with labelmap.txt's names and colors"
-        raise DataProblem("unknown-layout", what, where=folder, fix=fix)
+def _of_cvat(folder: Path) -> DataProblem:
+    what = "this is CVAT's export, which is laid out like VOC but has classes of its own, in labelmap.txt"
+    fix = "JPEGImages/ as images/, SegmentationClass/ as masks/, classes.yaml with labelmap.txt's names and colors"
+    return DataProblem("unknown-layout", what, where=folder, fix=fix)
 
 
 def _sbd_folder(root: Path) -> Path | None:
