@@ -12,15 +12,8 @@ from fewmask.methods.method import Companion, Method
 from fewmask.methods.table import method_class, read_method_settings
 from fewmask.settings import SectionType, read_section, resolve
 
-_RUNS_OWN = (
-    "preset",
-    "method",
-    "data",
-    "baseline",
-    "learners",
-    "companions",
-    "seed",
-)  # a baseline has these from its run
+# A baseline has these from its run
+_RUNS_OWN = ("preset", "method", "data", "baseline", "learners", "companions", "seed")
 
 
 def learner_config(config: Config, learner: str) -> Config:
