@@ -69,6 +69,12 @@ def test_verdict_against_both_twins() -> None:
     )
 
 
+def test_verdict_says_that_nothing_got_worse() -> None:
+    better = replace(METHOD, evaluation=evaluated(0.99, 0.98, 0.97))
+    assert report(STRONG, better).verdict().endswith("above strong; no class is worse.")
+    assert report(TWIN, STRONG, better).verdict().endswith("above supervised; no class is worse than with strong.")
+
+
 def test_verdict_says_when_the_unlabeled_images_did_not_help() -> None:
     weak = replace(METHOD, evaluation=evaluated(0.84, 0.72, 0.15))
     assert report(STRONG, weak).verdict() == (
@@ -76,7 +82,7 @@ def test_verdict_says_when_the_unlabeled_images_did_not_help() -> None:
     )
     level = replace(METHOD, evaluation=evaluated(0.85, 0.7, 0.2501))
     assert report(STRONG, level).verdict() == (
-        "mean_teacher is level with strong; the unlabeled images did not help here; it is better on: no class."
+        "mean_teacher is level with strong; the unlabeled images did not help here; no class is better."
     )
 
 

@@ -100,13 +100,19 @@ def _against_twins(method: Run, twins: Sequence[Run], class_names: Sequence[str]
     distances = " and ".join(_distance(method, twin) for twin in twins)
     strongest = twins[0]
     above = points((method.miou or 0) - (strongest.miou or 0))
-    worse, better = _changed(method, strongest, class_names, -1), _changed(method, strongest, class_names, +1)
-    than = f" than {strongest.name}" if len(twins) > 1 else ""
+    named = strongest.name if len(twins) > 1 else ""
     if above <= 0:
-        detail = f"the unlabeled images did not help here; it is better{than} on: {better or 'no class'}"
+        better = _changed(method, strongest, class_names, +1)
+        detail = f"the unlabeled images did not help here; {_on(better, 'better', named)}"
     else:
-        detail = f"it is worse{than} on: {worse or 'no class'}"
+        detail = _on(_changed(method, strongest, class_names, -1), "worse", named)
     return f"{method.name} is {distances}; {detail}."
+
+
+def _on(classes: str, how: str, other: str) -> str:
+    if not classes:
+        return f"no class is {how}" + (f" than with {other}" if other else "")
+    return f"it is {how}" + (f" than {other}" if other else "") + f" on: {classes}"
 
 
 def _distance(run: Run, other: Run) -> str:
