@@ -184,7 +184,7 @@ def _is_text(key: str) -> bool:
 
 def _known_field(key: str) -> FieldInfo | None:
     """Of a full key; none of a method's own settings, which only the method knows."""
-    key = re.sub(r"^(learners\.[^.]+\.)?(baseline\.)?", "", key)  # those of a learner or a baseline are the run's
+    key = re.sub(r"^((learners|companions)\.[^.]+\.)?(baseline\.)?", "", key)  # whose these are does not matter
     section, _, name = key.rpartition(".")
     owner = Config.model_fields[section].annotation if section in Config.model_fields else None if section else Config
     return owner.model_fields.get(name) if isinstance(owner, type) and issubclass(owner, Section) else None

@@ -49,7 +49,28 @@ def test_masks_with_one_palette_are_judged_together(root: Path) -> None:
     for name, value in (("a", 0), ("b", 1), ("c", 2)):
         label = np.full_like(blocks(), value)
         write_palette_mask(root / f"masks/{name}.png", label, TURNED)
-    assert codes(check_folder(root, DataSettings()))[0] == [("palette-order", "masks/a.png")]
+    assert codes(check_folder(root, DataSettings()))[0] == [("palette-order", "masks/b.png")]  # of a, 0 is right
+
+
+def test_hidden_masks_neither_make_an_error_nor_take_one_away(root: Path) -> None:
+    (root / "split.txt").write_text("a\n")
+    settings = DataSettings(split=str(root / "split.txt"))
+    write_palette_mask(root / "masks/a.png", np.zeros_like(blocks()), TURNED)  # right by itself
+    for name in "bcd":
+        write_palette_mask(root / f"masks/{name}.png", np.maximum(blocks(), 1), TURNED)
+    only = [("palette-order", "masks/b.png"), ("single-class", "masks")]
+    assert codes(check_folder(root, settings)) == ([], only)
+    declare(root, COLORS | {"other": [7, 7, 7]})
+    turned = [*TURNED, [1, 2, 3]]
+    write_palette_mask(root / "masks/a.png", blocks(), turned)
+    write_palette_mask(root / "masks/d.png", np.where(blocks() == 2, 3, blocks()).astype(np.uint8), turned)
+    assert codes(check_folder(root, settings))[0] == [("palette-order", "masks/a.png")]
+
+
+def test_a_palette_that_repeats_a_color_says_nothing(root: Path) -> None:
+    for name in "abcd":
+        write_palette_mask(root / f"masks/{name}.png", blocks(), [[0, 0, 0]] * 256)
+    assert codes(check_folder(root, DataSettings()))[0] == []
 
 
 @pytest.mark.parametrize("label", [np.zeros_like(blocks()), blocks()], ids=["one class", "all"])

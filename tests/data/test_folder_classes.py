@@ -226,20 +226,32 @@ def test_damaged_mask_does_not_stop_the_opening(tmp_path: Path) -> None:
 # Holdout
 
 
+KNOWN = Classes(("back", "front"), ((0, 0, 0), (9, 9, 9)))
+
+
 @pytest.mark.parametrize(
-    ("coding", "label"),
+    ("values", "coding", "label"),
     [
-        (MaskCoding("index", {0: 0, 1: 1}), [0, 255]),  # a run with two classes for which 255 was ignore
-        (MaskCoding("index", {0: 0, 255: 1}, ignore=frozenset()), [0, 1]),
+        ((0, 1, 255), MaskCoding("index", {0: 0, 1: 1}), [0, 1, 255]),
+        ((0, 0), MaskCoding("index", {0: 0, 1: 1}), [0]),
+        ((0, 255), MaskCoding("index", {0: 0, 255: 1}, ignore=frozenset()), [0, 1]),
     ],
 )
-def test_a_folder_without_a_class_file_is_read_as_a_run_read_its_own(tmp_path, coding, label) -> None:
-    """Its masks hold 0 and 255, from which it cannot be told which of the two it is."""
-    root = pairs(tmp_path / "data", "ab", 0, 255)
-    known = KnownClasses(Path("run/model.json"), Classes(("back", "front"), ((0, 0, 0), (9, 9, 9))), coding)
+def test_a_folder_without_a_class_file_is_read_as_a_run_read_its_own(tmp_path, values, coding, label) -> None:
+    root = pairs(tmp_path / "data", "ab", *values)
+    known = KnownClasses(Path("run/model.json"), KNOWN, coding)
     dataset = open_dataset(root, DataSettings(), known=known)
     assert (dataset.classes, dataset.coding) == (known.classes, coding)
     assert dataset.notes[0] == "there is no class file: masks are read as run/model.json says"
     assert np.unique(read_mask(dataset.labeled[0].mask, dataset.coding)).tolist() == label
     (root / "classes.txt").write_text("one\ntwo\n")  # its own word counts
     assert open_dataset(root, DataSettings(), known=known).classes.names == ("one", "two")
+
+
+def test_masks_of_0_and_255_are_not_read_by_a_coding_that_ignores_255(tmp_path) -> None:
+    """All that is foreground would be left out, and what is left would score 100 %."""
+    root = pairs(tmp_path / "data", "ab", 0, 255)
+    known = KnownClasses(Path("run/model.json"), KNOWN, MaskCoding("index", {0: 0, 1: 1}))
+    with pytest.raises(DataError, match="only 0 and 255") as caught:
+        open_dataset(root, DataSettings(), known=known)
+    assert "classes.txt" in caught.value.fix

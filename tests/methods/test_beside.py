@@ -70,10 +70,9 @@ def test_a_companions_optimizer_is_the_papers_then_the_users():
     assert settings("optimizer.lr=0.5", "optimizer.momentum=0.1") == usual  # another optimizer's: the student's
     sgd = settings("companions.discriminator.optimizer={name: sgd, lr: 0.3}")
     assert (sgd.name, sgd.lr, sgd.momentum) == ("sgd", 0.3, 0.9)
-    config = tiny_config(Path(), method="corrected")
-    assert optimizer_settings(config, ["corrector", "student_1"]) == dict.fromkeys(
-        ["corrector", "student_1"], config.optimizer
-    )
+    for words in ((), ("optimizer.name=adamw", "optimizer.lr=0.5")):
+        config = tiny_config(Path(), *words, method="corrected")
+        assert optimizer_settings(config, ["corrector"])["corrector"] == OptimizerSettings()  # no paper says anything
     key = optimizer_key(tiny_config(Path(), method="adversarial"), "discriminator", "lr", baseline=False)
     assert key == "companions.discriminator.optimizer.lr"
 
@@ -96,6 +95,23 @@ def test_settings_that_a_companion_cannot_have(method, word, message):
         check_learners(tiny_config(Path(), word, method=method))
     assert caught.value.where.startswith("companions.")
     assert caught.value.fix
+
+
+def test_words_of_companions_are_typed_as_the_runs_are():
+    words = ("companions.corrector.optimizer.head_lr=none", "companions.corrector.network.pretrained=0123")
+    config = tiny_config(Path(), *words, method="corrected")
+    assert config.companions == {"corrector": {"optimizer": {"head_lr": None}, "network": {"pretrained": "0123"}}}
+
+
+@pytest.mark.parametrize("method", ["supervised", "corrected"])
+def test_a_name_that_is_no_learner_is_told_of_what_there_is(method):
+    with pytest.raises(ConfigError) as caught:
+        check_learners(tiny_config(Path(), "learners.corrector.optimizer.lr=1", method=method))
+    assert caught.value.fix == {"supervised": "student_1", "corrected": "companions.corrector"}[method]
+    with pytest.raises(ConfigError) as caught:
+        check_learners(tiny_config(Path(), "companions.other.optimizer.lr=1", method=method))
+    said = {"supervised": "leave it out: supervised has no companions", "corrected": "corrector"}
+    assert caught.value.fix == said[method]
 
 
 def test_another_optimizer_of_the_run_leaves_companions_alone():

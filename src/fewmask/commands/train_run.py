@@ -133,7 +133,8 @@ def _former_score(former: RunFolder, folder: RunFolder) -> float | None:
     try:
         comparable = _scoring(former) == _scoring(folder)
         found = former.read_json(former.evaluation.name)
-        score: float | None = found["networks"][found["selected"]]["miou"]
+        score = found["networks"][found["selected"]]["miou"]
+        score = None if score is None else float(score)
     except (FewmaskError, ValueError, KeyError, TypeError):  # files of another version, or edited ones
         return None
     return score if comparable else None
@@ -142,5 +143,5 @@ def _former_score(former: RunFolder, folder: RunFolder) -> float | None:
 def _scoring(run: RunFolder) -> tuple[object, ...]:
     """What scores depend on beside the networks."""
     config, card = run.read_config(), load_card(run.path)
-    val = run.read_json(run.split.name)["val"]
-    return config.data.root, config.data.resize, config.evaluation, card.classes.names, card.coding, val["sha256"]
+    val, how = run.read_json(run.split.name)["val"], config.evaluation.model_dump(exclude={"batch"})
+    return config.data.root, config.data.resize, how, card.classes.names, val["sha256"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class MaskValues:
     class_pixels: dict[int, int]  # class (or IGNORE) -> pixels
     strangers: dict[int, int]  # numbers that are neither a class nor ignore -> pixels
     soft: bool  # the strangers look like resampled edges
-    palette: Mapping[int, Color] = field(default_factory=dict)  # value that stands for a class -> color in the file
+    palette: tuple[tuple[int, Color], ...] = ()  # values that stand for classes, and their colors in the file
 
     @property
     def only_ignore(self) -> bool:
@@ -54,9 +55,13 @@ def mask_values(raw: np.ndarray, coding: MaskCoding, header: Header, palette: Se
         _along_edges(np.isin(numbers, list(strangers)))
         or (coding.kind == "color" and _blended(strangers, coding) and not _solid(numbers, strangers))
     )
-    colors = {value: palette[value] for value in coding.lookup if value < len(palette)}
-    found = frozenset(values.tolist())
-    return MaskValues(header, found, class_pixels, strangers, soft, colors if coding.kind == "index" else {})
+    colors = _class_colors(tuple(palette), tuple(coding.lookup)) if coding.kind == "index" else ()
+    return MaskValues(header, frozenset(values.tolist()), class_pixels, strangers, soft, colors)
+
+
+@lru_cache(16)  # there may be very many masks, and hardly more than one palette
+def _class_colors(palette: tuple[Color, ...], values: tuple[int, ...]) -> tuple[tuple[int, Color], ...]:
+    return tuple((value, palette[value]) for value in values if value < len(palette))
 
 
 def value_finding(mask: MaskValues, coding: MaskCoding, path: str) -> Finding | None:
@@ -66,7 +71,7 @@ def value_finding(mask: MaskValues, coding: MaskCoding, path: str) -> Finding | 
     pixels, valid = sum(mask.strangers.values()), valid_text(coding)
     if mask.soft:
         shown = _listed(list(mask.strangers), coding)
-        where = "between two colors" if coding.kind == "color" else "nearly all along edges"
+        where = "nearly all along edges" + (" or between two colors" if coding.kind == "color" else "")
         message = f"{pixels} pixels hold values in between ({shown}), {where}; valid: {valid}"
         fix = "export the mask again without smoothing; if you resize it, use nearest neighbor; save as PNG"
         return Finding("gray-edges", path, message, fix)

@@ -17,7 +17,7 @@ CODES: dict[str, str] = {
     "extra-mask": "a mask has no image of the same name, so it is not used",
     "size-mismatch": "image and mask differ in size after each has been turned by its own EXIF orientation",
     "label-outside-classes": "a mask holds values or colors that are neither a class nor ignore",
-    "gray-edges": "a mask holds in-between values along its edges: it was resampled, smoothed or compressed",
+    "gray-edges": "a mask holds values or colors in between, as along edges: it was resampled, smoothed or compressed",
     "no-color-table": "a mask is color-coded, but no table says which color is which class",
     "palette-order": "palettes of the masks and classes.yaml give the same colors to the classes in different orders",
     "jpeg-mask": "a mask is stored as a JPEG, which changes label values",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fewmask.data.check_files import SampleFacts
@@ -163,25 +163,35 @@ def palette_findings(root: Path, dataset: Dataset, facts: Sequence[SampleFacts])
     alike: dict[tuple[tuple[int, Color], ...], list[SampleFacts]] = {}
     for item in facts:
         if item.mask is not None and item.mask.palette:
-            alike.setdefault(tuple(item.mask.palette.items()), []).append(item)
+            alike.setdefault(item.mask.palette, []).append(item)
     for palette, items in alike.items():
-        used = frozenset[int]().union(*(item.mask.values for item in items if item.mask is not None))
-        shown = {value: color for value, color in palette if value in used}
-        if len(shown) > 1 and set(shown.values()) <= set(colors) and (wrong := _misplaced(dataset, shown)):
-            level: Level = "warning" if all(item.split == "unlabeled" for item in items) else "error"
-            first = next(item for item in items if level == "warning" or item.split != "unlabeled")
-            fix = "classes in the order in which the masks number them; or no colors, if the order is right as it is"
-            yield level, Finding("palette-order", relative(root, first.sample.mask or root), wrong, fix)
+        seen = [item for item in items if item.split != "unlabeled"]
+        if wrong := _misplaced(dataset, palette, seen):
+            yield "error", _palette_finding(root, *wrong)
+        elif wrong := _misplaced(dataset, palette, items):  # hidden truth can only give warnings
+            yield "warning", _palette_finding(root, *wrong)
 
 
-def _misplaced(dataset: Dataset, shown: Mapping[int, Color]) -> str:
-    """What is wrong with the first value whose color belongs to another class; nothing if none is."""
+def _misplaced(
+    dataset: Dataset, palette: Sequence[tuple[int, Color]], items: Sequence[SampleFacts]
+) -> tuple[SampleFacts, str] | None:
+    """The first file with a value whose color belongs to another class, and what is wrong with it."""
     names, colors, lookup = dataset.classes.names, dataset.classes.colors, dataset.coding.lookup
-    for value, color in sorted(shown.items()):
+    used = frozenset[int]().union(*(item.mask.values for item in items if item.mask is not None))
+    shown = {value: color for value, color in sorted(palette) if value in used}
+    if len(shown) < 2 or len(set(shown.values())) < len(shown) or not set(shown.values()) <= set(colors):
+        return None
+    for value, color in shown.items():
         if colors[lookup[value]] != color:
             meant, read = names[colors.index(color)], names[lookup[value]]
-            return f"value {value} has the palette's color of `{meant}`, and in the class file its place is `{read}`"
-    return ""
+            what = f"value {value} has the palette's color of `{meant}`, and in the class file its place is `{read}`"
+            return next(item for item in items if item.mask is not None and value in item.mask.values), what
+    return None
+
+
+def _palette_finding(root: Path, item: SampleFacts, what: str) -> Finding:
+    fix = "classes in the order in which the masks number them; or no colors, if the order is right as it is"
+    return Finding("palette-order", relative(root, item.sample.mask or root), what, fix)
 
 
 def most_common(values: Sequence[int]) -> int:

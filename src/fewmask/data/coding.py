@@ -132,6 +132,15 @@ def _no_indices(values: set[int], root: Path) -> DataProblem:
     return DataProblem("no-classes", what, where=root, fix=fix)
 
 
+def require_telling(samples: Sequence[Sample], coding: MaskCoding, max_pixels: int, root: Path) -> None:
+    """Masks of 0 and 255 alone are mostly of two classes, of which a coding from elsewhere may ignore the second."""
+    masks = [sample.mask for sample in samples if sample.mask]
+    if coding.kind == "index" and IGNORE in coding.ignore and _is_binary(masks, [], max_pixels):
+        what = "all masks hold only 0 and 255, and 255 was ignore where the model was trained"
+        fix = "classes.txt in this folder: with two classes in it, 255 is read as the second"
+        raise DataProblem("binary-ambiguous", what, where=root, fix=fix)
+
+
 def _is_binary(labeled: Sequence[Path], held_out: Sequence[Path], max_pixels: int) -> bool:
     """Whether the labeled masks hold exactly 0 and 255; a few may show only one, and then the others count, too."""
     values = _binary_values(labeled, max_pixels)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fewmask.config import DataSettings
 from fewmask.data.classes import read_classes
-from fewmask.data.coding import decide_coding
+from fewmask.data.coding import decide_coding, require_telling
 from fewmask.data.dataset import Classes, Dataset, MaskCoding, Sample
 from fewmask.data.paths import one_spelling, relative
 from fewmask.data.problem import DataProblem
@@ -87,6 +87,7 @@ def with_classes(
     labeled = [sample for sample in dataset.labeled if shown is None or sample.name in shown]
     declared = read_classes(dataset.root)
     if declared is None and known is not None:
+        require_telling([*labeled, *dataset.val, *dataset.test], known.coding, settings.max_pixels, dataset.root)
         note = f"there is no class file: masks are read as {known.source} says"
         return replace(dataset, classes=known.classes, coding=known.coding, notes=(note, *dataset.notes))
     classes, coding, notes = decide_coding(labeled, dataset.val + dataset.test, declared, settings, dataset.root)

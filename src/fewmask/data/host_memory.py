@@ -72,8 +72,8 @@ def _mapped_file(folder: Path, size: int, name: str) -> mmap.mmap:
 
     Where the folder is still to be made, its parent serves as well: the file has no name, and nothing else may come.
     """
-    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     try:
+        there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
         free = shutil.disk_usage(there).free
         if free < size:
             raise _no_room(f"{name} take {_gib(size)}, and the disk has {_gib(free)} left", folder)

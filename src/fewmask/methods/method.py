@@ -48,7 +48,7 @@ class Companion:
     built for it under its name, where it is `built`.
     """
 
-    optimizer: Mapping[str, Any] = field(default_factory=dict)  # what the paper sets; the rest is the run's
+    optimizer: Mapping[str, Any] = field(default_factory=dict)  # what the paper sets; nothing of it is the run's
     built: bool = False
 
 

@@ -42,10 +42,9 @@ def optimizer_settings(config: Config, names: Iterable[str]) -> dict[str, Optimi
 
 
 def _companion_optimizer(config: Config, name: str, companion: Companion) -> OptimizerSettings:
-    """The run's settings, then what the paper says of it, then what the user says."""
-    usual = config.optimizer if companion.built else config.optimizer.model_copy(update={"head_lr": None})
-    own = _joined(usual, companion.optimizer, "name", f"companion {name}")
-    return _joined(own, _own(config, name).optimizer, "name", f"companions.{name}.optimizer")
+    """What the paper says of it, then what the user says; the run's is the learners'."""
+    papers = read_section(OptimizerSettings, companion.optimizer, where=f"companion {name}")
+    return _joined(papers, _own(config, name).optimizer, "name", f"companions.{name}.optimizer")
 
 
 def optimizer_key(config: Config, learner: str, key: str, *, baseline: bool) -> str:
@@ -95,7 +94,8 @@ def check_learners(config: Config) -> None:
         for name in getattr(config, section):
             if name not in there:
                 what = f"the method {config.method} has no {section[:-1]} {name!r}"
-                fix = ", ".join(there) or f"nothing: it has no {section}"
+                fix = ", ".join(there) or f"leave it out: {config.method} has no {section}"
+                fix = f"companions.{name}" if section == "learners" and name in kind.companions else fix
                 raise ConfigError(what, where=f"{section}.{name}", fix=fix)
     for name, companion in kind.companions.items():
         _check_companion(config, name, companion)
@@ -113,7 +113,8 @@ def _check_companion(config: Config, name: str, companion: Companion) -> None:
         if section not in allowed:
             what = f"{name} has no {section} of its own"
             raise ConfigError(what, where=f"companions.{name}.{section}", fix=" or ".join(allowed))
-    optimizer_settings(config, [name])  # what is wrong in it is said now
+    learner_config(config, name)  # what is wrong in it is said now
+    optimizer_settings(config, [name])
 
 
 def _check_baseline(section: Mapping[str, Any], where: str) -> None:
