@@ -30,7 +30,7 @@ class FlatBuffer:
         if start // _RELEASED_AFTER != stop // _RELEASED_AFTER:
             self.memory.release()
 
-    def require(self, index: int, array: np.ndarray, path: Path) -> None:
+    def _require(self, index: int, array: np.ndarray, path: Path) -> None:
         """That the file holds as much as its header says."""
         size = (int(self.sizes[index, 0]), int(self.sizes[index, 1]))
         if array.shape != (*size, self.channels):
@@ -51,7 +51,7 @@ class ImageBuffer(FlatBuffer):
     def __init__(
         self, sizes: np.ndarray, channels: int, deep: bool, resize: Size | None, memory: HostMemory, name: str
     ) -> None:
-        super().__init__(sizes_after(sizes, resize), channels, deep, memory, name)
+        super().__init__(_sizes_after(sizes, resize), channels, deep, memory, name)
         self.deep, self.resize = deep, resize
 
     def put(self, index: int, array: np.ndarray, path: Path) -> None:
@@ -60,7 +60,7 @@ class ImageBuffer(FlatBuffer):
             array = array.astype(np.uint16) * 257
         array = resize_image(array, self.resize) if self.resize else array
         array = np.repeat(array, self.channels, axis=2) if array.shape[2] < self.channels else array
-        self.require(index, array, path)
+        self._require(index, array, path)
         self.write(index, array)
 
 
@@ -68,16 +68,16 @@ class LabelBuffer(FlatBuffer):
     """Class indices with IGNORE, one channel of 8 bits."""
 
     def __init__(self, sizes: np.ndarray, resize: Size | None, memory: HostMemory, name: str) -> None:
-        super().__init__(sizes_after(sizes, resize), 1, False, memory, name)
+        super().__init__(_sizes_after(sizes, resize), 1, False, memory, name)
         self.resize = resize
 
     def put(self, index: int, label: np.ndarray, path: Path) -> None:
         """The decoded mask [H, W] of a file."""
         array = (resize_mask(label, self.resize) if self.resize else label)[:, :, None]
-        self.require(index, array, path)
+        self._require(index, array, path)
         self.write(index, array)
 
 
-def sizes_after(found: np.ndarray, resize: Size | None) -> np.ndarray:
+def _sizes_after(found: np.ndarray, resize: Size | None) -> np.ndarray:
     """Those in the headers, or one for all, [N, 2]."""
     return np.broadcast_to(np.array(resize, np.int64), found.shape).copy() if resize else found

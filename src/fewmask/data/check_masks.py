@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fewmask.data.check_report import Finding
+from fewmask.data.check_report import Finding, counted
 from fewmask.data.dataset import Color, MaskCoding
 from fewmask.data.imagefile import Header
 from fewmask.data.masks import valid_text
@@ -85,8 +85,7 @@ def _listed(values: list[int], coding: MaskCoding, counts: dict[int, int] | None
     texts = []
     for value in values[:_SHOWN]:
         text = str(value) if coding.kind == "index" else str(_color(value))
-        count = counts[value] if counts else 0
-        texts.append(f"{text} ({count} {'pixel' if count == 1 else 'pixels'})" if counts else text)
+        texts.append(f"{text} ({counted(counts[value], 'pixel')})" if counts else text)
     rest = len(values) - _SHOWN
     return ", ".join(texts) + (f" and {rest} more" if rest > 0 else "")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fewmask.data.check_files import SampleFacts
-from fewmask.data.check_report import Finding, Level
+from fewmask.data.check_report import Finding, Level, counted
 from fewmask.data.classes import default_colors
 from fewmask.data.dataset import Color, Dataset
 from fewmask.data.paths import relative
@@ -49,11 +49,13 @@ def channel_findings(root: Path, facts: Sequence[SampleFacts]) -> Findings:
     for item, image in images:
         path = relative(root, item.sample.image)
         if image.channels > taken:
-            message = f"the image has {channel_text(image.channels)}, the network takes {taken}"
+            message = f"the image has {counted(image.channels, 'channel')}, the network takes {taken}"
             fix = "convert the image to gray, like all images outside test/"
             yield "error", Finding("wrong-channels", path, message, fix)
         elif image.channels != channels:
-            message = f"the image has {channel_text(image.channels)}, most have {channels}; gray is repeated as RGB"
+            message = (
+                f"the image has {counted(image.channels, 'channel')}, most have {channels}; gray is repeated as RGB"
+            )
             fix = "convert the images to the same number of channels, all gray or all RGB, unless that is meant"
             yield "warning", Finding("wrong-channels", path, message, fix)
         if image.depth != depth:
@@ -212,10 +214,6 @@ def _listed(values: frozenset[int]) -> str:
     if rest:
         return f"{', '.join(shown)} and {rest} more values"
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
-
-
-def channel_text(channels: int) -> str:
-    return "1 channel" if channels == 1 else f"{channels} channels"
 
 
 def _folder(dataset: Dataset, name: str) -> str:

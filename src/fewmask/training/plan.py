@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fewmask.config import OptimizerSettings
-from fewmask.data.check_sets import channel_text
+from fewmask.data.check_report import counted
 from fewmask.networks.build import network_report
 from fewmask.networks.recomputation import recomputed_modules
 from fewmask.networks.weight_matching import DRAWN
@@ -31,7 +31,7 @@ def describe_plan(
     return _lines(
         ("data", _data_line(session)),
         ("classes", f"{len(dataset.classes)}: {', '.join(dataset.classes.names)}"),
-        ("images", f"{_sizes(stores.labeled)}, {channel_text(stores.channels)}, {_store_size(session)} decoded"),
+        ("images", f"{_sizes(stores.labeled)}, {counted(stores.channels, 'channel')}, {_store_size(session)} decoded"),
         *(("", line) for line in describe_placement(stores, session.maker)),
         _views_row(session),
         *_network_rows(session),
